@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
+# MXNet has no wheels that work with newer ones.
+MXNET_PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3.10) $(PYTHON))
 VENV   ?= .venv
 BUILD  ?= build
 JOBS   ?= $(shell nproc)
@@ -47,7 +49,7 @@ NCCL_VERSION ?= 2.32.3
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
-         python-lightning python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
+         python-lightning python-mxnet python-slurm python-ray python-spark engines torch-libraries wheel python-wheel wheel-check torch-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +148,9 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of the TensorFlow binding, 
 python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
 	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/with_lightning
 
+python-mxnet: $(VENV)-mxnet/.test  ## Python tests of MXNet's binding, in a separate environment
+	cd tests && $(abspath $(VENV)-mxnet/bin)/python -m pytest --durations=5 --durations-min=5 python/with_mxnet
+
 python-slurm: $(VENV)/.test  ## Python tests of Slurm: Debian's slurmctld and two slurmd on this machine
 	$(PYTEST) python/engines/test_slurm.py
 
@@ -178,7 +183,7 @@ torch-check:  ## test the torch.distributed backend with older versions of PyTor
 
 clean:  ## remove everything that was built, and .venv
 	rm -rf $(BUILD) $(VENV) $(VENV)-peers $(VENV)-mpi-* $(VENV)-tf $(VENV)-status $(VENV)-ray $(VENV)-spark \
-	  $(VENV)-lightning $(VENV)-torch-libraries $(VENV)-wheel
+	  $(VENV)-lightning $(VENV)-mxnet $(VENV)-torch-libraries $(VENV)-wheel
 
 # ---------------------------------------------------------------- how things are built
 #
@@ -249,6 +254,15 @@ $(VENV)-spark/.test: $(VENV)/.test
 	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-spark/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
 	@$(VENV)-spark/bin/python -m pip install -q --no-compile \
 	    'pyspark==4.*' pyarrow 'pandas>=2.0,<3' fsspec distributed kubernetes
+	@touch $@
+
+# The same build. MXNet 1.9.1 is the last release, and works with older versions of Python and numpy.
+$(VENV)-mxnet/.test: $(VENV)/.test
+	@echo "== horoscale and MXNet in $(VENV)-mxnet (a minute the first time)"
+	@$(MXNET_PYTHON) -m venv $(VENV)-mxnet
+	@$(VENV)-mxnet/bin/python -m pip install -q --no-compile "$$(ls $(BUILD)/package/*.whl)" \
+	    'mxnet==1.9.1' 'numpy<1.24' 'scikit-learn<1.8' 'pytest>=7.4' pytest-timeout
+	@$(VENV)-mxnet/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
 # All packages except Lightning, including horoscale, are those of $(VENV).

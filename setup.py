@@ -1,4 +1,4 @@
-"""Builds libhoroscale.so, TensorFlow's kernel and XLA's handler by CMake, then the binding.
+"""Builds libhoroscale.so and what TensorFlow, XLA and MXNet load by CMake, then the binding.
 
 With HOROSCALE_BUILD_SIM=1 also the module of horoscale.sim, which makes the wheel one for this
 version of Python. CMAKE_ARGS has further arguments for CMake. What is compiled is printed as it
@@ -52,10 +52,10 @@ class BuildLibraryAndBinding(build_ext):
                 "-DHOROSCALE_UNITY=ON",
                 f"-DHOROSCALE_BUILD_SIM={BUILD_SIM}",
             ],
-            ["horoscale", "horoscale_tensorflow", "horoscale_xla"],
+            ["horoscale", "horoscale_tensorflow", "horoscale_xla", "horoscale_mxnet"],
         )
         options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
-        parts = ["tensorflow", "keras"]
+        parts = ["tensorflow", "keras", "mxnet"]
         if BUILD_SIM:
             import pybind11
 

@@ -25,7 +25,7 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["lightning", "tensorflow"]
+autodoc_mock_imports = ["lightning", "mxnet", "tensorflow"]
 
 html_theme = "furo"
 html_title = "horoscale"

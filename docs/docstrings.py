@@ -23,6 +23,7 @@ PAGES = (
     "horoscale.keras.callbacks",
     "horoscale.keras.elastic",
     "horoscale.lightning",
+    "horoscale.mxnet",
     "horoscale.numpy",
     "horoscale.tensorflow",
     "horoscale.tensorflow.elastic",

@@ -1,5 +1,5 @@
-// FusedOperation: one bucket of a process set with the callers' memory resolved. What a backend
-// runs.
+// FusedOperation: one bucket of a process set with pointers to the callers' memory, as a backend
+// executes it.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace horoscale {
 
-// A contiguous run of one tensor. in and out are null where this member takes no part.
+// A contiguous run of one tensor. in and out are null if this member does not participate.
 struct FusedPiece {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  int64_t bytes = 0;  // of the run; where rows count: of the whole input
+  int64_t bytes = 0;  // size of the run; for kinds that count rows, of the whole input
   int64_t rows = 0;   // first dimension (of kinds that count rows)
   int64_t row_bytes = 0;
-  int64_t out_rows = 0;    // for which out has room (allgather, alltoall), where it isn't null
-  TensorPart part{};       // where what is lost by its encoding is kept
-  bool continues = false;  // the same tensor as the piece before, from where that ends
+  int64_t out_rows = 0;    // capacity of out in rows (allgather, alltoall), if it is not null
+  TensorPart part{};       // the location of its residuals
+  bool continues = false;  // continues the tensor of the previous piece
 };
 
 struct FusedOperation {
@@ -38,15 +38,15 @@ struct FusedOperation {
     return std::accumulate(pieces.begin(), pieces.end(), int64_t{0},
                            [](int64_t sum, const FusedPiece& piece) { return sum + piece.bytes; });
   }
-  // By member, where the set has another order than that of the ranks; else empty. What follows
-  // the order of members (FollowsOrder) goes by these, all else by the ranks.
+  // Position of each member in the set's order; empty if the set is in rank order. Operations that
+  // follow the order of members (FollowsOrder) use positions, all others the ranks.
   std::vector<uint32_t> positions;
   uint32_t PositionOf(uint32_t member) const {
     return positions.empty() ? member : positions[member];
   }
-  // Rows for each position: alltoall, scatter at the root, reducescatter where not evenly.
+  // Rows per position: for alltoall, scatter at the root, and uneven reducescatter.
   std::vector<int64_t> splits;
-  std::vector<std::shared_ptr<TensorResiduals>> residuals;  // that pieces refer to
+  std::vector<std::shared_ptr<TensorResiduals>> residuals;  // referenced by pieces
   EncodingTotals* encoded = nullptr;
   double coded_before = 0;  // their seconds, when it began
   double CodingSeconds() const { return encoded == nullptr ? 0 : encoded->seconds - coded_before; }
@@ -54,12 +54,13 @@ struct FusedOperation {
   // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
 
-  // CUDA tensors only: what they wait for, by operation, and in whose order results are given back.
+  // CUDA tensors only: the stream position that each operation waits for, and that the release of
+  // its results is ordered after.
   std::vector<CudaReady> ready;
-  // Set when the collective is done: then the device has been given its work; it comes to this
-  // event when it has done it.
+  // Set when the collective is done, that is, when its work has been submitted to the device. The
+  // device records this event when the work is complete.
   CudaEventPtr finished;
-  std::vector<OwnedBytes> held;  // what the work needs until then
+  std::vector<OwnedBytes> held;  // memory that the work needs until then
   bool by_nccl = false;
 };
 

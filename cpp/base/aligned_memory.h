@@ -1,4 +1,4 @@
-// AlignedMemory: memory of the process that shares no cache line with anything else.
+// AlignedMemory: private memory that does not share a cache line with other allocations.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ struct AlignedDelete {
 };
 using AlignedMemory = std::unique_ptr<std::byte, AlignedDelete>;
 
-// Zeroed; null if there is none.
+// Returns zeroed memory; null if out of memory.
 AlignedMemory AllocateAligned(size_t bytes);
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// The bytes of a text, as what writes to the wire takes them.
+// Views a string as bytes, for functions that write to the wire.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Encoding: the form in which what one host sends another travels, where that is not the tensors'
-// own type. Within a host nothing is encoded.
+// Encoding: the format of data between hosts, if it differs from the tensors' own type. Data within
+// a host is not encoded.
 #pragma once
 
 #include <compare>
@@ -27,10 +27,10 @@ enum class EncodingKind : uint8_t {
 };
 inline constexpr int kNumEncodingKinds = 8;
 
-// Elements that share a scale. Plans cut tensors at multiples of 64 elements too.
+// Number of elements that share a scale. Plans also split tensors at multiples of 64 elements.
 inline constexpr int64_t kBlockElements = 64;
-// Elements that are encoded by one call, and of which one member of a host keeps the residuals.
-// Groups begin at multiples of it in their tensor, however that is cut and fused.
+// Number of elements that are encoded by one call and whose residuals one member of a host keeps.
+// Groups begin at multiples of it in their tensor, however the tensor is split and fused.
 inline constexpr int64_t kGroupElements = 4096;
 
 struct Encoding {
@@ -46,7 +46,7 @@ struct Encoding {
   static Encoding Of(std::optional<DataType> type);
 
   bool IsNone() const { return kind == EncodingKind::kNone; }
-  // The 16-bit type that values are rounded to, one by one.
+  // The 16-bit type that each value is rounded to.
   std::optional<DataType> type() const;
   // Whether values lose so much that what is lost is kept, and sent with the next ones. An adaptive
   // one may.

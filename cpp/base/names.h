@@ -1,4 +1,4 @@
-// Lists of names, as variables and arguments write them.
+// Parses lists of names in variables and arguments.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace horoscale {
 
-// The names between the commas of a text; empty ones are left out.
+// Returns the comma-separated names, without empty ones.
 std::vector<std::string> SplitNames(std::string_view text);
 
 }  // namespace horoscale

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxListed = 32;
 
-// Each number, or range of at least three: "3 and 4" reads better than "3-4".
+// Returns single numbers, and ranges of at least three: "3 and 4" is easier to read than "3-4".
 std::vector<std::string> Ranges(std::span<const int> ranks) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < ranks.size();) {

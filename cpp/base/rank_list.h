@@ -1,4 +1,4 @@
-// Ranks in a sentence.
+// Formats ranks for messages.
 #pragma once
 
 #include <span>
@@ -6,7 +6,8 @@
 
 namespace horoscale {
 
-// "rank 3", "ranks 0, 2-5 and 9"; "no rank" of none. Ascending ones; what is too long ends in "…".
+// "rank 3", "ranks 0, 2-5 and 9", or "no rank". The ranks must be ascending; long lists are
+// truncated with "…".
 std::string RankList(std::span<const int> ranks);
 
 }  // namespace horoscale

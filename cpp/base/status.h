@@ -17,32 +17,33 @@ namespace horoscale {
 // The values are part of the C ABI (hs_code in horoscale.h) and never change their meaning.
 enum class StatusCode : int {
   kOk = 0,
-  kInvalidArgument = 1,  // the caller gave something that can be seen to be wrong locally
+  kInvalidArgument = 1,  // invalid, as detected by this rank alone
   kNotInitialized = 2,   // before init, or in a forked child
-  kMismatch = 3,         // the members of a set contradict each other about one tensor
-  kDuplicateName = 4,    // two pending operations of one name on one set
-  kRankFailed = 5,       // a rank died or left, or the set is poisoned by an abandoned operation
+  kMismatch = 3,         // the members of a set made contradictory requests for one tensor
+  kDuplicateName = 4,    // two pending operations with the same name on one set
+  kRankFailed = 5,       // a rank failed or left, or the set is unusable after an abandoned
+                         // operation
   kShutdown = 6,         // this process shut the runtime down
   kTimeout = 7,          // a deadline passed
   kUnauthenticated = 8,  // wrong or missing secret
-  kSystem = 9,           // the operating system refused: message has the call and errno
-  kProtocol = 10,        // a frame that cannot be: version, bounds, order
-  kUnimplemented = 11,   // named, but not in this build
-  kInternal = 12,        // a defect of ours
+  kSystem = 9,           // the operating system refused; the message contains the call and errno
+  kProtocol = 10,        // an invalid frame: version, bounds, order
+  kUnimplemented = 11,   // known, but not in this build
+  kInternal = 12,        // a bug in horoscale
   kUnsupported = 13,     // the operation is not defined for this operator or element type
-  kJoined = 14,          // the operation needs a rank that has joined
+  kJoined = 14,          // the operation needs a rank that has called join
 };
 inline constexpr StatusCode kLastStatusCode = StatusCode::kJoined;
 
-// The name of a code as users meet it in logs, such as "mismatch".
+// The name of a code in logs, such as "mismatch".
 std::string_view StatusCodeName(StatusCode code);
 
-// Whom and what a failure concerns, for errors that users handle by program.
+// The ranks, process set and tensor that a failure concerns, for programs that handle errors.
 struct FailureDetail {
   std::vector<int> ranks;   // global ranks that caused the failure
   int process_set_id = -1;  // -1: none
   std::string tensor;       // empty: none
-  int errnum = 0;           // kSystem: the errno; 0: not known
+  int errnum = 0;           // kSystem: the errno; 0: unknown
 };
 
 class [[nodiscard]] Status {
@@ -80,7 +81,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
-// A value or the Status that says why there is none.
+// A value, or the Status that describes why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -64,23 +64,23 @@ enum class OpKind : uint8_t {
 inline constexpr int kNumOpKinds = 12;
 std::string_view Name(OpKind kind);
 
-// Whether members may bring different first dimensions (they are exchanged with the data).
+// Whether the first dimension may differ between members (it is exchanged with the data).
 constexpr bool HasFreeFirstDimension(OpKind kind) {
   return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kGather ||
          kind == OpKind::kScatter;
 }
 
-// Whether the result of a member, or what it gives, follows the order of the set's members.
+// Whether the inputs or results are ordered by the positions of the set's members.
 constexpr bool FollowsOrder(OpKind kind) {
   return HasFreeFirstDimension(kind) || kind == OpKind::kReducescatter;
 }
 
-// Whether values are combined by an operator.
+// Whether the operation combines values with an operator.
 constexpr bool Reduces(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter || kind == OpKind::kReduce;
 }
 
-// Whether one member has another part than the rest.
+// Whether one member is the root.
 constexpr bool HasRoot(OpKind kind) {
   return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
          kind == OpKind::kScatter;

@@ -1,7 +1,6 @@
-// The version of everything that the ranks of a job tell each other: control messages, layouts of
-// shared memory, what streams between hosts carry, and what ranks write into the store. It grows
-// with each change that an older rank would not understand. docs/versions.md says what may be
-// mixed.
+// The version of all communication between ranks: control messages, layouts of shared memory,
+// messages between hosts, and keys and values in the store. It is incremented by each incompatible
+// change. docs/versions.md describes which versions can be mixed.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What this library is: versions, what it found, and its configuration variables.
+// Information about the library: versions, found backends, and configuration variables.
 #include <string>
 
 #include "backends/nccl/cuda_driver.h"

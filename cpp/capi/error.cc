@@ -21,9 +21,10 @@ hs_code ToCode(const Status& status) {
 
 Status CheckSize(const char* name, size_t given, size_t known) {
   if (given == known) return Status::Ok();
-  return Status::InvalidArgument(std::string(name) + ".struct_size is " + std::to_string(given) +
-                                 ", this library knows " + std::to_string(known) +
-                                 ": set it to sizeof, and compile with the library's own header");
+  return Status::InvalidArgument(
+      std::string(name) + ".struct_size is " + std::to_string(given) +
+      ", but this library expects " + std::to_string(known) +
+      ": set it to sizeof, and compile with the header of this library's version");
 }
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// The calling thread's last failure, as hs_error() shows it.
+// The calling thread's last failure, which hs_error() returns.
 #pragma once
 
 #include "base/status.h"
@@ -6,17 +6,17 @@
 
 namespace horoscale {
 
-// Remembers a failed status for hs_error() and returns its code; HS_OK for a status that is ok.
+// Records a failed status for hs_error() and returns its code; returns HS_OK for an OK status.
 hs_code ToCode(const Status& status);
 
-// kInvalidArgument if one of the arguments that a call can't do without is null.
+// kInvalidArgument if one of the required arguments is null.
 template <typename... T>
 Status CheckGiven(const T*... arguments) {
   if ((... && (arguments != nullptr))) return Status::Ok();
-  return Status::InvalidArgument("an argument that must be given is null");
+  return Status::InvalidArgument("a required argument is null");
 }
 
-// A structure that the caller filled, by the size that it begins with.
+// Checks the size at the start of a structure that the caller has filled in.
 Status CheckSize(const char* name, size_t given, size_t known);
 
 }  // namespace horoscale

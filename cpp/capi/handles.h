@@ -1,4 +1,4 @@
-// What the opaque handles of the C ABI are, and the guard that makes them inert in a forked child.
+// The opaque handles of the C ABI, and the guard that makes them inert in a forked child.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,19 @@
 
 struct hs_runtime {
   std::unique_ptr<horoscale::Job> job;
-  int forks;  // of this process' ancestors when it was made
+  int forks;  // number of forks when the runtime was created
 };
 
 struct hs_handle {
   horoscale::OperationPtr operation;
   hs_runtime* runtime;
-  bool is_released = false;  // of a view
+  bool is_released = false;  // for a view
 };
 
 namespace horoscale {
 
-// How often this process image was forked: a runtime that was made before belongs to the parent.
+// The number of forks that led to this process: a runtime that was created before a fork belongs to
+// the parent.
 int ForkCount();
 
 Status CheckAlive(const hs_runtime* runtime);

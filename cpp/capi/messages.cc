@@ -1,4 +1,4 @@
-// hs_send, hs_recv, and what belongs to views.
+// hs_send, hs_recv, and the functions for views.
 #include <limits>
 #include <utility>
 
@@ -16,7 +16,9 @@ Result<OperationPtr> MessageOperation(const hs_message& given, bool is_send) {
   if (given.channel < 0 || given.channel > std::numeric_limits<uint8_t>::max()) {
     return Status::InvalidArgument("unknown channel " + std::to_string(given.channel));
   }
-  if (given.count < 0) return Status::InvalidArgument("a message of less than 0 elements");
+  if (given.count < 0) {
+    return Status::InvalidArgument("the message has a negative number of elements");
+  }
   auto operation = std::make_shared<Operation>();
   operation->process_set_id = given.process_set;
   operation->message = std::make_unique<Message>();
@@ -30,10 +32,11 @@ Result<OperationPtr> MessageOperation(const hs_message& given, bool is_send) {
   message.envelope.dtype = static_cast<DataType>(given.dtype);
   if (__builtin_mul_overflow(static_cast<uint64_t>(given.count), SizeOf(message.envelope.dtype),
                              &message.envelope.bytes)) {
-    return Status::InvalidArgument("a message is too large");
+    return Status::InvalidArgument("the message is too large");
   }
   if (message.is_view && given.device != nullptr) {
-    return Status::InvalidArgument("a view is of host memory: a message on a device is a copy");
+    return Status::InvalidArgument(
+        "views are supported for host memory only: receive a message on a device with a copy");
   }
   if (given.callback != nullptr) {
     operation->callback = [callback = given.callback,
@@ -57,7 +60,7 @@ hs_code Start(hs_runtime* runtime, const hs_message* message, bool is_send, hs_h
   return HS_OK;
 }
 
-// Whether what it sees is still its sender's, or may be.
+// Whether the view's memory is, or may be, still its sender's.
 bool MustBeReleased(const Operation& operation) {
   const bool is_done = operation.done.load();
   return !is_done || (operation.status.ok() && operation.message->number != 0);
@@ -74,7 +77,7 @@ Status Release(hs_runtime* runtime, const OperationPtr& view) {
   message.envelope = view->message->envelope;
   message.released = view;
   const Status status = runtime->job->runtime().Enqueue(operation, false);
-  // The job has ended here, or the set: there is nobody to give it back to.
+  // The runtime or the set has ended: there is no sender to release it to.
   const bool is_over =
       status.code() == StatusCode::kShutdown || status.code() == StatusCode::kInvalidArgument;
   return is_over ? Status::Ok() : status;
@@ -107,7 +110,7 @@ hs_code hs_release(hs_runtime* runtime, hs_handle* handle) {
   using horoscale::ToCode;
   if (Status status = horoscale::CheckGiven(handle); !status.ok()) return ToCode(status);
   if (!handle->operation->message || !handle->operation->message->is_view) {
-    return ToCode(Status::InvalidArgument("this is no view of a message"));
+    return ToCode(Status::InvalidArgument("the handle is not a view of a message"));
   }
   if (std::exchange(handle->is_released, true)) return HS_OK;
   if (!horoscale::MustBeReleased(*handle->operation)) return HS_OK;

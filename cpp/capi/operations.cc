@@ -1,4 +1,4 @@
-// hs_enqueue, hs_wait and what belongs to a handle.
+// hs_enqueue, hs_wait, and the functions for handles.
 #include "operations.h"
 
 #include <algorithm>
@@ -6,13 +6,14 @@
 #include <limits>
 
 #include "base/process_set_ids.h"
+#include "collectives/adasum.h"
 #include "collectives/fold.h"
 
 namespace horoscale {
 namespace {
 
-// Registrations of process sets are matched by this name, so that ranks that contradict each other
-// are told so.
+// Registrations of process sets are matched by this name, so that contradictory calls are reported
+// as mismatches.
 constexpr char kRegistrationName[] = "horoscale.process_set_registration";
 
 // Before the value is narrowed: 256 is not 0.
@@ -32,7 +33,7 @@ Status CheckRequest(const hs_request& given) {
     return Status::InvalidArgument("unknown encoding " + std::to_string(given.encoding));
   }
   if (encoding->IsLossy() && given.kind != HS_ALLREDUCE) {
-    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce alone");
+    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce only");
   }
   if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
     return Status::InvalidArgument("the request has no tensors");
@@ -43,7 +44,7 @@ Status CheckRequest(const hs_request& given) {
   constexpr int32_t kSetFlags =
       HS_SET_DISTINCT | HS_SET_ORDERED | HS_SET_BY_MEMBERS | HS_SET_ABANDONED;
   if ((given.set_flags & ~kSetFlags) != 0) {
-    return Status::InvalidArgument("unknown flags of a process set " +
+    return Status::InvalidArgument("unknown flags of a process set: " +
                                    std::to_string(given.set_flags));
   }
   if (given.num_splits < 0) return Status::InvalidArgument("the request has no splits");
@@ -76,7 +77,7 @@ Status CopyTensor(const hs_tensor& given, Operation* operation) {
   return Status::Ok();
 }
 
-// Rows for each member: as given, or evenly, as the kind takes that.
+// Rows per member: as given, or evenly as defined for the kind.
 Status CopySplits(const hs_request& given, size_t members, Operation* operation) {
   Signature& signature = operation->request.signature;
   if (given.splits != nullptr) {
@@ -85,7 +86,7 @@ Status CopySplits(const hs_request& given, size_t members, Operation* operation)
     return Status::Ok();
   }
   if (signature.kind == OpKind::kReducescatter) return Status::Ok();
-  if (operation->tensors.size() != 1) return Status::Ok();  // which is refused later
+  if (operation->tensors.size() != 1) return Status::Ok();  // which is rejected later
   const int64_t rows = operation->tensors.front().rows;
   const auto size = static_cast<int64_t>(members);
   if (signature.kind == OpKind::kScatter) {
@@ -117,7 +118,7 @@ void DescribeNewSet(const hs_request& given, Operation* operation) {
   operation->new_set = std::make_unique<NewSet>(NewSet{std::move(ranks), distinct, tag});
 }
 
-// Where its members have made a set, removing it is an operation of theirs.
+// Sets that their members created are removed by an operation of these members.
 void DescribeRemoval(const hs_request& given, Operation* operation) {
   operation->request.signature.target_set = given.target;
   if (!IsMadeByMembers(given.target)) return;
@@ -191,7 +192,7 @@ Result<AllgatherResult*> OutputOf(hs_handle* handle, int32_t index) {
   const Operation& operation = *handle->operation;
   const bool has_output = IsLaunched(operation) || (operation.done.load() && operation.status.ok());
   if (!has_output) {
-    return Status::InvalidArgument("the operation has no output: it is not done, or it failed");
+    return Status::InvalidArgument("the operation has no output, because it is not done or failed");
   }
   auto& results = handle->operation->results;
   if (index < 0 || static_cast<size_t>(index) >= results.size()) {
@@ -232,7 +233,7 @@ hs_code hs_run(hs_runtime* runtime, const hs_request* request, double seconds, h
   if (Status status = job.Enqueue(*operation, true); !status.ok()) return ToCode(status);
   Status status = job.Wait(*operation, seconds);
   const bool is_done = (*operation)->done.load();
-  if (is_done) status = (*operation)->status;  // also where it was done after the time was over
+  if (is_done) status = (*operation)->status;  // even if it was done only after the timeout
   if (!is_done || !(*operation)->results.empty()) {
     *out = new hs_handle{operation.TakeValue(), runtime};
   }
@@ -251,7 +252,7 @@ int32_t hs_poll(const hs_handle* handle) {
 
 hs_code hs_wait(hs_handle* handle, double seconds) {
   if (Status status = CheckGiven(handle); !status.ok()) return ToCode(status);
-  // A handle outlives its runtime; one that is done doesn't need it any more.
+  // A handle may outlive its runtime, which is not needed for an operation that is done.
   if (handle->operation->done.load()) return ToCode(handle->operation->status);
   if (Status status = CheckAlive(handle->runtime); !status.ok()) return ToCode(status);
   return ToCode(handle->runtime->job->runtime().Wait(handle->operation, seconds));
@@ -274,7 +275,9 @@ hs_code hs_wait_on_stream(hs_handle* handle, void* stream, double seconds) {
     if (!status.ok()) return ToCode(status);
   }
   if (operation.done.load() && !operation.status.ok()) return ToCode(operation.status);
-  if (operation.on_device->finished == nullptr) return HS_OK;  // nothing was left to the device
+  if (operation.on_device->finished == nullptr)
+    return HS_OK;  // no work was submitted to the
+                   // device
   return ToCode(operation.on_device->device->Wait(static_cast<horoscale::CudaStreamHandle>(stream),
                                                   *operation.on_device->finished));
 }
@@ -289,13 +292,14 @@ hs_code hs_output(hs_handle* handle, int32_t index, void** data, size_t* bytes) 
   for (const int64_t r : (*output)->rows) rows += r;
   const auto& tensor = handle->operation->tensors[static_cast<size_t>(index)];
   if (tensor.out != nullptr) {
-    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
-                                          " is in the memory that the request gave for it"));
+    return ToCode(
+        Status::InvalidArgument("output " + std::to_string(index) +
+                                " was written to the memory that the request provided for it"));
   }
   const int64_t size = rows * tensor.row_bytes;
   if (size > 0 && (*output)->data == nullptr) {
-    return ToCode(Status::InvalidArgument("output " + std::to_string(index) +
-                                          " has been handed over already"));
+    return ToCode(
+        Status::InvalidArgument("output " + std::to_string(index) + " was already returned"));
   }
   *bytes = static_cast<size_t>(size);
   *data = (*output)->data.release();
@@ -325,6 +329,8 @@ hs_code hs_check_reduction(int32_t dtype, int32_t op) {
   Status known = CheckEnumerator("element type", dtype, horoscale::kNumDataTypes);
   if (known.ok()) known = CheckEnumerator("reduction operator", op, horoscale::kNumReduceOps);
   if (!known.ok()) return ToCode(known);
+  const auto type = static_cast<horoscale::DataType>(dtype);
+  if (op == HS_ADASUM && horoscale::HasAdasum(type)) return HS_OK;
   return ToCode(horoscale::CheckReduction({static_cast<horoscale::DataType>(dtype),
                                            static_cast<horoscale::ReduceOp>(op), 1.0, 1.0, 1}));
 }

@@ -1,16 +1,16 @@
-// From what callers describe to what the runtime executes.
+// Converts callers' requests to the runtime's operations.
 #pragma once
 
 #include "handles.h"
 
 namespace horoscale {
 
-// An operation as a request has it, with copies of its strings, shapes and lists. What can't be
-// one is kInvalidArgument; the rest is for Runtime::Enqueue() to refuse.
+// Creates an operation from a request, with copies of its strings, shapes and lists.
+// kInvalidArgument for malformed requests; Runtime::Enqueue() makes all other checks.
 Result<OperationPtr> OperationOf(hs_runtime* runtime, const hs_request& given);
 
-// Makes it an operation on tensors of a device: marks where the caller's stream is by now, so the
-// last thing to do.
+// Makes it an operation on device tensors. Records the current position of the caller's stream, so
+// call it last.
 Status AttachDevice(const hs_device& given, Operation* operation);
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// hs_residuals_*: what lossy encodings have lost, for who saves the state of a training.
+// hs_residuals_*: the residuals of lossy encodings, for checkpoints.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -37,7 +37,7 @@ hs_code hs_residuals_save(hs_runtime* runtime, int32_t process_set, void** data,
   if (!residuals.ok()) return ToCode(residuals.status());
   const std::vector<std::byte> saved = (*residuals)->Save();
   *data = std::malloc(saved.size());
-  if (*data == nullptr) return ToCode(Status::Internal("no memory for the residuals"));
+  if (*data == nullptr) return ToCode(Status::Internal("out of memory for the residuals"));
   std::memcpy(*data, saved.data(), saved.size());
   *bytes = saved.size();
   return HS_OK;
@@ -54,8 +54,8 @@ hs_code hs_residuals_load(hs_runtime* runtime, int32_t process_set, const void* 
 hs_code hs_residuals_scale(hs_runtime* runtime, int32_t process_set, double factor) {
   const auto residuals = horoscale::Find(runtime, process_set);
   if (!residuals.ok()) return ToCode(residuals.status());
-  if (!std::isfinite(static_cast<float>(factor))) {  // which residuals are multiplied by
-    return ToCode(Status::InvalidArgument("a factor of residuals is not a finite number"));
+  if (!std::isfinite(static_cast<float>(factor))) {  // the type by which residuals are multiplied
+    return ToCode(Status::InvalidArgument("the factor for residuals is not a finite number"));
   }
   (*residuals)->Scale(factor);
   return HS_OK;

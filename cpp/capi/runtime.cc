@@ -38,7 +38,7 @@ JobOptions OptionsOf(const hs_init_options* given) {
   return options;
 }
 
-// Copies as many of the values as fit and tells how many there are.
+// Copies as many values as fit and stores their total number.
 void CopyOut(const std::vector<int>& values, int32_t* out, int32_t capacity, int32_t* count) {
   const int32_t room = out == nullptr ? 0 : std::max(capacity, 0);
   const auto fitting = std::min(values.size(), static_cast<size_t>(room));
@@ -51,7 +51,7 @@ void CopyOut(const std::vector<int>& values, int32_t* out, int32_t capacity, int
 int ForkCount() { return fork_count.load(std::memory_order_relaxed); }
 
 Status CheckAlive(const hs_runtime* runtime) {
-  if (runtime == nullptr) return {StatusCode::kNotInitialized, "there is no runtime"};
+  if (runtime == nullptr) return {StatusCode::kNotInitialized, "the runtime is not initialized"};
   if (runtime->forks != ForkCount()) {
     return {StatusCode::kNotInitialized,
             "this process was forked after initialization: the runtime belongs to its parent"};
@@ -90,7 +90,7 @@ hs_code hs_shutdown_failed(hs_runtime* runtime, const char* reason) {
 }
 
 void hs_runtime_free(hs_runtime* runtime) {
-  // In a forked child its threads don't exist and its locks may be held for ever: leave it alone.
+  // In a forked child, its threads do not exist and its locks may be held forever: do not touch it.
   if (CheckAlive(runtime).ok()) delete runtime;
 }
 
@@ -111,7 +111,7 @@ hs_code hs_use_communicator(hs_runtime* runtime, const int32_t* ranks, int32_t n
                             uint64_t mpi_comm) {
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   if (ranks == nullptr || num_ranks < 1) {
-    return ToCode(Status::InvalidArgument("a process set needs ranks"));
+    return ToCode(Status::InvalidArgument("a process set needs at least one rank"));
   }
   return ToCode(runtime->job->runtime().UseCommunicator(
       {ranks, ranks + num_ranks}, static_cast<horoscale::MpiHandle>(mpi_comm)));
@@ -164,7 +164,7 @@ hs_code hs_shared_join(hs_runtime* runtime, const int32_t* ranks, const int64_t*
   *out = nullptr;
   if (Status status = CheckAlive(runtime); !status.ok()) return ToCode(status);
   if (ranks == nullptr || offsets == nullptr || count < 1) {
-    return ToCode(Status::InvalidArgument("shared memory of no ranks"));
+    return ToCode(Status::InvalidArgument("joining shared memory needs at least one rank"));
   }
   const auto pieces = static_cast<size_t>(count);
   const auto joined = runtime->job->runtime().JoinShared({ranks, pieces}, {offsets, pieces}, bytes);

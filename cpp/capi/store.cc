@@ -21,7 +21,7 @@
 #include "runtime/identity.h"
 
 struct hs_store_server {
-  std::optional<horoscale::LocalSecret> secret;  // where none was given
+  std::optional<horoscale::LocalSecret> secret;  // if no secret was given
   std::unique_ptr<horoscale::StoreServer> server;
 };
 
@@ -40,7 +40,8 @@ namespace {
 
 Status CheckLoopback(const std::string& host) {
   if (horoscale::IsLoopbackHost(host)) return {};
-  return Status::InvalidArgument("a store at " + host + " needs a secret: it is not on loopback");
+  return Status::InvalidArgument("a store on " + host +
+                                 " needs a secret, because it is not on loopback");
 }
 
 Status CheckSecret(const std::string& host, const char* secret) {
@@ -81,9 +82,9 @@ Result<std::unique_ptr<StoreClient>> Connect(const std::string& host, uint16_t p
   return horoscale::ConnectWithLocalSecret({host, port}, Deadline::After(seconds), &found, encrypt);
 }
 
-// A copy for the caller, who frees it.
+// Returns a copy that the caller frees.
 char* Duplicate(std::span<const std::byte> bytes) {
-  // Never of size 0: null would look like nothing.
+  // Never of size 0, because null means that there is no value.
   auto* copy = static_cast<char*>(std::malloc(bytes.size() + 1));
   if (copy == nullptr) return nullptr;
   if (!bytes.empty()) std::memcpy(copy, bytes.data(), bytes.size());

@@ -1,4 +1,4 @@
-// hs_prepare and what runs an operation again.
+// hs_prepare, and the functions that run prepared operations.
 #include <atomic>
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace horoscale {
 
-// An operation that is over, for the next one to be made of. Any number of threads may use it: who
-// comes while another one does goes without.
+// A finished operation that the next one reuses. Any number of threads may use it; a thread that
+// comes while another one uses it allocates a new operation.
 class SpareOperation {
  public:
   OperationPtr Take() {
@@ -16,7 +16,7 @@ class SpareOperation {
     is_used_.store(false);
     return operation;
   }
-  // Only what nobody else refers to any more.
+  // Keeps the operation only if there are no other references to it.
   void Keep(OperationPtr operation) {
     if (operation.use_count() != 1 || is_used_.exchange(true)) return;
     operation_.swap(operation);
@@ -39,10 +39,10 @@ struct hs_template {
 namespace horoscale {
 namespace {
 
-// What the thread's last hs_run_again() that ran out of time has left.
+// The handle of the thread's last hs_run_again() that timed out.
 thread_local std::unique_ptr<hs_handle> unfinished;
 
-// Whether the library allocates the result where no memory is given for it.
+// Whether the library allocates the result if no memory is given for it.
 bool AllocatesResult(OpKind kind) {
   return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
 }
@@ -56,10 +56,10 @@ Status CheckRepeatable(const Operation& model) {
   }
   return Status::InvalidArgument(
       "only an allreduce, broadcast, reducescatter, allgather or alltoall of one tensor in host "
-      "memory, without a callback, can be prepared");
+      "memory and without a callback can be prepared");
 }
 
-// A new operation, or one that is over.
+// Creates an operation, reusing a finished one if there is one.
 OperationPtr MakeLike(const Operation& model, OperationPtr over) {
   if (over != nullptr) {
     over->BeginAnew();
@@ -76,7 +76,7 @@ OperationPtr MakeLike(const Operation& model, OperationPtr over) {
 
 Result<OperationPtr> Repeat(const hs_template& prepared, uintptr_t in, uintptr_t out) {
   const Operation& model = *prepared.model;
-  // Nobody would take what is allocated.
+  // An allocated result could not be fetched.
   if (out == 0 && AllocatesResult(model.request.signature.kind)) {
     return Status::InvalidArgument("a prepared operation needs memory for its result");
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collectives/adasum_allreduce.h"
 #include "collectives/direct_allreduce.h"
 #include "collectives/encoded_allreduce.h"
 #include "collectives/fold_loop.h"
@@ -148,6 +149,9 @@ std::unique_ptr<Collective> MakeSliced(Exchange& exchange, AllreduceArgs args) {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduce(Exchange& exchange, AllreduceArgs args) {
+  if (args.reduction.op == ReduceOp::kAdasum) {
+    return MakeAdasumAllreduce(exchange, std::move(args));
+  }
   std::vector<uint32_t> participants = Participants(exchange, args.absent);
   const auto count = static_cast<int64_t>(participants.size());
   const auto chunk = static_cast<int64_t>(exchange.chunk_bytes());

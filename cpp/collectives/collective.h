@@ -50,6 +50,8 @@ struct Reduction {
   // What the result, once rounded to dtype, is converted to; none: it stays. Between a 16-bit type
   // and float32 or float64.
   std::optional<DataType> result = {};
+  // Adasum: so many consecutive members average their values first. Divides their number.
+  uint32_t group = 1;
 };
 
 // A run of elements of a tensor of the caller. A fused operation is a list of these: they are

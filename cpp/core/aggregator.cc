@@ -9,7 +9,7 @@
 namespace horoscale {
 namespace {
 
-// Of one message; a single part always may be larger.
+// Limit per message; a single part may be larger.
 constexpr size_t kGroupReportBytes = 1024 * 1024;
 
 size_t SizeBound(const JointReport& part) {
@@ -40,7 +40,7 @@ Status Aggregator::CheckSpeakers(const JointReport& part) const {
   if (std::includes(members_.begin(), members_.end(), part.members.begin(), part.members.end())) {
     return Status::Ok();
   }
-  return Status::Protocol("a report speaks for members of another group");
+  return Status::Protocol("a report contains members of another group");
 }
 
 Status Aggregator::OnReport(const GroupReport& report, double now) {
@@ -50,7 +50,7 @@ Status Aggregator::OnReport(const GroupReport& report, double now) {
   return Status::Ok();
 }
 
-// Joins the first equal part that lies behind everything its members have said.
+// Merges it with the first equal part that comes after all other reports of its members.
 void Aggregator::Add(const JointReport& part) {
   size_t place = 0;
   for (const uint32_t member : part.members) {

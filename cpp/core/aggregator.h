@@ -1,12 +1,12 @@
-// Combines the reports of a group of members into few messages, on their way to the coordinator.
+// Aggregator: combines the reports of a group of members into few messages to the coordinator.
 // Pure.
 //
-// A group is the members of a host, or of a subtree of hosts. No unit can be ready before all of
-// them have reported it, so that it costs nothing to hold what some have said until all have said
-// something; who is late holds up the others' words for `patience` at most, so that the
-// coordinator's stall reports know whom they wait for. Equal reports become one. Each member's
-// reports keep their order, and nothing is lost or added: to the coordinator it is as if they had
-// come on links of their own, a little later.
+// A group consists of the members on a host, or in a subtree of hosts. No unit can be ready before
+// all of them have reported it, so reports can be held until all members have reported something,
+// at no cost. A late member delays the others' reports by at most `patience`, so that the
+// coordinator's stall reports know which members are missing. Equal reports are merged. The reports
+// of each member stay in order and complete: to the coordinator it is as if they had arrived over
+// separate links, slightly later.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +21,21 @@ namespace horoscale {
 
 class Aggregator {
  public:
-  // Longer than ranks that compute the same are apart at the most, usually.
+  // Usually longer than the time between ranks that compute the same.
   static constexpr double kPatienceSeconds = 1e-3;
 
-  // `members` are those of the group: indices into the set, ascending.
+  // `members` are the indices of the group's members in the set, ascending.
   Aggregator(std::vector<uint32_t> members, double patience_seconds);
 
-  // What a member says, or the aggregator of a part of the group. kProtocol if it speaks for
-  // others.
+  // Takes the report of a member, or of the aggregator of a part of the group. kProtocol if it
+  // contains other members.
   Status OnReport(const GroupReport& report, double now);
 
-  // What is to be passed on now; nothing while members of the group have said nothing and none has
-  // waited for long. Large ones come in several: call it until it gives nothing.
+  // Returns the report to forward now; nothing while some members have not reported and none has
+  // waited for long. Large reports are split: call it until it returns nothing.
   std::optional<GroupReport> TakeReport(double now);
 
-  // When the patience ends, if nothing else comes; nothing while nothing is held.
+  // When the patience ends; nothing if no reports are held.
   std::optional<double> Deadline() const;
 
  private:
@@ -48,9 +48,10 @@ class Aggregator {
   std::vector<uint32_t> members_;
   double patience_;
   GroupReport held_;
-  std::vector<size_t> last_part_;  // by place in members_: where in held_ its last report is; kNone
+  std::vector<size_t> last_part_;  // by index in members_: the position of its last report in
+                                   // held_; kNone
   size_t silent_;                  // members with nothing in held_
-  double oldest_ = 0;              // when the first of held_ came
+  double oldest_ = 0;              // when the first report in held_ arrived
   bool passing_on_ = false;        // until held_ is empty
 };
 

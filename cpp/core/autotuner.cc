@@ -7,7 +7,7 @@ namespace horoscale {
 namespace {
 
 constexpr int kWarmUpSteps = 5;
-// The step in which limits change belongs to neither.
+// The step in which limits change is not measured.
 constexpr int kSkippedSteps = 1;
 constexpr int kBlockSteps = 4;
 constexpr int64_t kFactor = 4;
@@ -15,7 +15,7 @@ constexpr int kMaxMoves = 3;  // of one limit in one direction
 
 constexpr int kPairs = 3;
 constexpr int kNeeded = 2;
-constexpr double kMargin = 0.02;  // what a change has to be worth
+constexpr double kMargin = 0.02;  // minimum improvement of a change
 constexpr int kFinalPairs = 6;
 constexpr int kFinalNeeded = 5;
 
@@ -23,7 +23,7 @@ struct Range {
   int64_t least;
   int64_t most;
 };
-// By Knob. Less than this costs more than any overtaking is worth; more is never in flight.
+// By Knob. Smaller values cost more than overtaking gains; larger ones are never reached.
 constexpr Range kRanges[] = {{int64_t{1} << 20, int64_t{1} << 30},
                              {int64_t{64} << 10, int64_t{1} << 28},
                              {int64_t{256} << 10, int64_t{1} << 29}};
@@ -45,7 +45,8 @@ Autotuner::Autotuner(const Limits& given)
   finished_ = !Propose();
 }
 
-// Blocks go reference, candidate, candidate, reference, …: a drift favours neither.
+// The order of blocks is reference, candidate, candidate, reference, …, so that drift favours
+// neither.
 bool Autotuner::TryingCandidate() const {
   return !finished_ && (blocks_ % 4 == 1 || blocks_ % 4 == 2);
 }
@@ -93,7 +94,7 @@ void Autotuner::OnVerdict(bool candidate_won) {
   if (final_) {
     finished_ = true;
     reference_ = candidate_won ? best_ : given_;
-    Note(0, candidate_won ? "chosen" : "given limits kept");
+    Note(0, candidate_won ? "chosen" : "initial limits kept");
     records_.back().is_last = true;
     if (candidate_won) records_.back().saved = 1 - totals_[1] / totals_[0];
     return;
@@ -122,7 +123,7 @@ bool Autotuner::Propose() {
     int64_t* const values[] = {&next.credit_bytes, &next.partition_bytes,
                                &next.fusion_threshold_bytes};
     int64_t& value = *values[knob_];
-    // Buckets are half the credit at most (core/coordinator.cc).
+    // Buckets are at most half the credit (core/coordinator.cc).
     const int64_t from = knob_ == kFusion ? std::min(value, next.credit_bytes / 2) : value;
     const bool has_effect = value > 0 && (from == value || !upwards_);
     const int64_t moved = upwards_ ? from * kFactor : from / kFactor;
@@ -137,7 +138,8 @@ bool Autotuner::Propose() {
   return false;
 }
 
-// To the other direction where this one has brought nothing, else to the next limit.
+// Continues in the other direction if this one brought no improvement, otherwise with the next
+// limit.
 void Autotuner::Turn() {
   upwards_ = !upwards_ && moves_ == 0;
   if (upwards_) return;

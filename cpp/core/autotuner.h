@@ -1,11 +1,12 @@
-// Which limits make the steps of a job shortest? Tries them while the job runs, and ends after a
-// bounded number of steps with the best, or with those it was given where the best is not surely
-// faster. Pure.
+// Autotuner: searches for the limits with the shortest steps while the job runs. It ends after a
+// bounded number of steps with the best limits, or with the initial ones if the best are not
+// significantly faster. Pure.
 //
-// A comparison is a few pairs of blocks of steps, one with the best limits so far, one with the
-// candidate: whatever else makes the machine slow meets both. Candidates differ from the best in
-// one limit, by a factor of four: downwards as long as that helps, otherwise upwards. What has won
-// is compared with the given limits once more, more strictly.
+// A comparison consists of a few pairs of blocks of steps, one with the best limits so far, the
+// other with the candidate, so that other load on the machine affects both. A candidate differs
+// from the best in one limit, by a factor of four: downwards as long as that helps, otherwise
+// upwards. At the end, the winner is compared with the initial limits again, with a stricter
+// criterion.
 #pragma once
 
 #include <array>
@@ -20,21 +21,22 @@ namespace horoscale {
 
 class Autotuner {
  public:
-  // What a tuner did, for the log.
+  // An action of the tuner, for the log.
   struct Record {
     uint64_t step = 0;  // since the start
     Limits limits;
-    double seconds = 0;  // of a step: the median of the block; 0 in verdicts
+    double seconds = 0;  // the median step time of the block; 0 in verdicts
     std::string_view what;
-    bool is_last = false;  // it has ended, with these limits
-    double saved = 0;      // then: which part of a step's time with the given limits they save
+    bool is_last = false;  // the tuner has ended with these limits
+    double saved = 0;      // if is_last: the fraction of the step time that they save over the
+                           // initial limits
   };
-  // After so many steps it has ended, whatever it measures.
+  // It always ends after this many steps.
   static const uint64_t kMaxSteps;
 
   explicit Autotuner(const Limits& given);
 
-  // What is in force from now on.
+  // The limits to use from now on.
   const Limits& limits() const { return TryingCandidate() ? candidate_ : reference_; }
   bool finished() const { return finished_; }
 
@@ -60,9 +62,9 @@ class Autotuner {
   const Limits given_;
   Limits best_;
   bool finished_ = false;
-  bool final_ = false;  // the last comparison, with the given limits
+  bool final_ = false;  // the last comparison, with the initial limits
 
-  // The comparison under way.
+  // The current comparison.
   Limits reference_;
   Limits candidate_;
   int pairs_ = 0;
@@ -74,7 +76,7 @@ class Autotuner {
   std::array<double, 2> times_{};   // of the pair: reference, candidate
   std::array<double, 2> totals_{};  // of all pairs
 
-  // The block under way.
+  // The current block.
   int skip_;
   std::vector<double> steps_;
 

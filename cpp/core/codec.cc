@@ -20,8 +20,9 @@ constexpr uint8_t kPrioritiesFlag = 4;
 constexpr uint8_t kPostedFlag = 8;
 constexpr uint8_t kErrorsFlag = 16;
 
-constexpr size_t kMinJointReportBytes = 8;  // what the smallest takes
-// A member may be in several parts of a group report; all parts together name this many at most.
+constexpr size_t kMinJointReportBytes = 8;  // size of the smallest one
+// A member may be in several parts of a group report; this limits the total number of members in
+// all parts.
 constexpr size_t kMaxGroupMembers = 4 * kMaxRanks;
 
 // Tags of a plan item: a run of whole cached units, or one item with these parts.
@@ -39,7 +40,7 @@ size_t VarintSize(uint64_t value) {
   return size;
 }
 
-// Ascending numbers: the first, then the gaps.
+// Ascending numbers, as the first number and the gaps.
 void WriteAscending(const std::vector<uint32_t>& numbers, WireWriter& out) {
   out.Varint(numbers.size());
   uint32_t next = 0;
@@ -54,7 +55,7 @@ std::vector<uint32_t> ReadAscending(WireReader& in, size_t limit) {
   uint64_t next = 0;
   for (uint32_t& number : numbers) {
     next += in.Varint(limit);
-    if (next >= limit) in.Fail("a number is out of bounds");
+    if (next >= limit) in.Fail("a number is out of range");
     number = in.ok() ? static_cast<uint32_t>(next++) : 0;
   }
   return numbers;
@@ -72,7 +73,7 @@ bool BitmapIsShorter(const std::vector<uint32_t>& hits) {
   return VarintSize(hits.front()) + VarintSize(bytes) + bytes < list;
 }
 
-// From the first slot to the last one, the lowest bit first.
+// A bitmap from the first slot to the last one, lowest bit first.
 void WriteBitmap(const std::vector<uint32_t>& hits, WireWriter& out) {
   const uint32_t first = hits.front();
   std::vector<uint8_t> bits((hits.back() - first) / 8 + 1);
@@ -102,7 +103,7 @@ void ReadUnnamedHits(WireReader& in, Report& report) {
   for (UnnamedHit& hit : report.unnamed_hits) {
     hit.slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
     const uint64_t gap = in.Varint();
-    if (gap == 0 || gap > UINT64_MAX - last) in.Fail("indices don't ascend");
+    if (gap == 0 || gap > UINT64_MAX - last) in.Fail("indices are not ascending");
     last = hit.index = last + gap;
   }
 }
@@ -111,7 +112,7 @@ bool IsCachedWhole(const PlanItem& item) {
   return item.whole && item.slot && !item.request && item.index == 0;
 }
 
-// Items from `begin` on whose slots follow each other.
+// The number of items from `begin` on with consecutive slots.
 size_t RunLength(const std::vector<PlanItem>& items, size_t begin) {
   size_t end = begin;
   while (end < items.size() && IsCachedWhole(items[end]) &&
@@ -160,7 +161,7 @@ void ReadItem(WireReader& in, uint8_t tag, PlanItem& item) {
   if (tag & kRequestFlag) item.request = ReadRequest(in);
   if (tag & kIndexFlag) {
     item.index = in.Varint();
-    if (item.index == 0 || !item.slot || item.request) in.Fail("an index stands at a wrong place");
+    if (item.index == 0 || !item.slot || item.request) in.Fail("an index is in the wrong place");
   }
   item.whole = !(tag & kPartFlag);
   if (!item.whole) {
@@ -168,7 +169,7 @@ void ReadItem(WireReader& in, uint8_t tag, PlanItem& item) {
     item.begin = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
     item.count = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
   } else if (!item.slot && !item.request) {
-    in.Fail("an item names no unit");
+    in.Fail("an item does not name a unit");
   }
 }
 
@@ -193,15 +194,15 @@ void ReadFailure(WireReader& in, PlanEntry& entry) {
   entry.failure_message = in.Text(kMaxTextBytes);
   const auto code = static_cast<StatusCode>(entry.failure_code);
   if (code != StatusCode::kMismatch && code != StatusCode::kJoined) {
-    in.Fail("a failure has another code than mismatch and joined");
+    in.Fail("a failure has a code other than mismatch and joined");
   }
   if (entry.items.size() != 1 || entry.items[0].slot || !entry.items[0].request ||
       !entry.items[0].whole) {
-    in.Fail("a failure does not name one unit");
+    in.Fail("a failure does not name exactly one unit");
   }
 }
 
-// All but the applied sequence, which goes before it.
+// All fields except the applied sequence, which precedes them.
 void WritePost(const Post& post, WireWriter& out) {
   out.Varint(post.epoch);
   out.Varint(post.index);
@@ -284,7 +285,7 @@ Report ReadReport(WireReader& in) {
   Report report;
   const uint8_t flags = in.Byte();
   const bool is_known = flags == kPostedFlag || (flags & ~kErrorsFlag) < kPostedFlag;
-  if (!is_known) in.Fail("a flag is unknown, or does not go with the others");
+  if (!is_known) in.Fail("a flag is unknown or incompatible with the others");
   report.applied_sequence = in.Varint();
   if (flags == kPostedFlag) {
     report.posted = ReadPost(report.applied_sequence, in);
@@ -298,7 +299,7 @@ Report ReadReport(WireReader& in) {
   if (in.ok() && flags & kPrioritiesFlag) {
     const size_t hits = report.hits.size() + report.unnamed_hits.size();
     if (hits == 0 || hits > in.left()) {
-      in.Fail("the priorities don't fit the hits");
+      in.Fail("the number of priorities differs from the number of hits");
     } else {
       report.hit_priorities.resize(hits);
       for (int& priority : report.hit_priorities) priority = in.Int();
@@ -308,7 +309,7 @@ Report ReadReport(WireReader& in) {
   return report;
 }
 
-// Runs of members: the gap before, and how many follow the first.
+// Runs of members: the gap before a run, and the number of members after its first.
 void WriteMembers(const std::vector<uint32_t>& members, WireWriter& out) {
   std::vector<std::pair<uint32_t, uint32_t>> runs;  // first, last
   for (uint32_t member : members) {
@@ -330,12 +331,12 @@ void WriteMembers(const std::vector<uint32_t>& members, WireWriter& out) {
 std::vector<uint32_t> ReadMembers(WireReader& in) {
   std::vector<uint32_t> members;
   const size_t runs = in.Count(kMaxRanks, 2);
-  if (runs == 0) in.Fail("nobody reports");
+  if (runs == 0) in.Fail("no member reports");
   uint64_t next = 0;
   for (size_t i = 0; in.ok() && i < runs; ++i) {
     const uint64_t first = next + in.Varint(kMaxRanks);
     next = first + in.Varint(kMaxRanks) + 1;
-    if (next > kMaxRanks) in.Fail("a number is out of bounds");
+    if (next > kMaxRanks) in.Fail("a number is out of range");
     for (uint64_t member = first; in.ok() && member < next; ++member) {
       members.push_back(static_cast<uint32_t>(member));
     }
@@ -381,7 +382,7 @@ Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes) {
     part.members = ReadMembers(in);
     part.report = ReadReport(in);
     members += part.members.size();
-    if (members > kMaxGroupMembers) in.Fail("it speaks for too many");
+    if (members > kMaxGroupMembers) in.Fail("it contains too many members");
   }
   CheckEnd(in);
   if (!in.ok()) return Broken("group report", in.reason());
@@ -431,7 +432,7 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
       entry.type = PlanEntry::Type::kExecute;
       entry.encoding = ReadChoice(in);
       entry.items = ReadItems(in);
-      if (entry.items.empty()) in.Fail("it executes nothing");
+      if (entry.items.empty()) in.Fail("it has no items");
       break;
     case static_cast<uint8_t>(PlanEntry::Type::kFail):
       entry.type = PlanEntry::Type::kFail;

@@ -1,8 +1,8 @@
-// Bytes of the control messages: versioned by the link's handshake, bounded, and strict.
+// Codec of the control messages: versioned by the link's handshake, bounded, and strict.
 //
-// Decoding never trusts a length: every count is checked against what is left of the frame and
-// against the limits below, unknown enumerators and trailing bytes are errors. docs/protocol.md has
-// the layout. Integers are LEB128 varints, signed ones zigzag.
+// Decoding never trusts a length: every count is checked against the remaining bytes of the frame
+// and the limits below. Unknown enumerators and trailing bytes are errors. docs/protocol.md has the
+// layout. Integers are LEB128 varints, signed ones zigzag.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +26,20 @@ inline constexpr size_t kMaxRanks = 1024 * 1024;
 inline constexpr size_t kMaxPlanItems = 4096;  // of one entry
 inline constexpr uint32_t kMaxSlots = 2 * 1024 * 1024;
 inline constexpr size_t kMaxPostBytes = 64 * 1024;  // of tensors
-inline constexpr size_t kMaxTextBytes = 64 * 1024;  // of a failure; longer ones are cut
-// Submitted and not finished, of one member on one set.
+inline constexpr size_t kMaxTextBytes = 64 * 1024;  // of a failure; longer texts are truncated
+// Pending units of one member on one set.
 inline constexpr size_t kMaxPendingUnits = 256 * 1024;
 
-// kInvalidArgument, naming what is too large or not a number, unless the request can be encoded.
+// kInvalidArgument if the request can't be encoded; the message names what is too large or not
+// finite.
 Status CheckLimits(const Request& request);
-// An upper bound of what a request takes inside a message.
+// An upper bound of the encoded size of a request in a message.
 size_t EncodedSizeBound(std::string_view name, const Signature& signature);
 
 std::vector<std::byte> Encode(const Report& report);
 std::vector<std::byte> Encode(const GroupReport& report);
-// With the member's tensors, at most kMaxPostBytes.
-// The message may take over the memory of an older one.
+// Encodes a post with the member's tensors, at most kMaxPostBytes. May reuse the memory of an old
+// message.
 std::vector<std::byte> Encode(const Post& post, std::span<const std::byte> values,
                               std::vector<std::byte> old = {});
 std::vector<std::byte> Encode(const PlanEntry& entry);
@@ -50,7 +51,7 @@ Result<Report> DecodeReport(std::span<const std::byte> bytes);
 Result<GroupReport> DecodeGroupReport(std::span<const std::byte> bytes);
 struct PostedValues {
   Post post;
-  std::span<const std::byte> values;  // in the frame
+  std::span<const std::byte> values;  // points into the frame
 };
 Result<PostedValues> DecodePost(std::span<const std::byte> bytes);
 Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes);

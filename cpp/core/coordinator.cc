@@ -14,15 +14,14 @@ size_t Capacity(const CoordinatorOptions& options) {
   return std::min<size_t>(options.cache_capacity, kMaxSlots / 2);
 }
 
-// Two buckets fit into the credit, so that the members don't run dry while the next one is on its
-// way.
+// Two buckets fit into the credit, so that members are not idle while the next one is in flight.
 FusionPlanner PlannerFor(const Limits& limits) {
   return FusionPlanner(
       {.bucket_bytes = std::min(limits.fusion_threshold_bytes, limits.credit_bytes / 2),
        .partition_bytes = limits.partition_bytes});
 }
 
-// Registrations happen once.
+// Registrations are not repeated, so they are not cached.
 bool IsCached(OpKind kind) {
   return kind != OpKind::kAddProcessSet && kind != OpKind::kRemoveProcessSet;
 }
@@ -57,8 +56,8 @@ void Coordinator::SetLimits(const Limits& limits) {
 Status Coordinator::Broken(uint32_t member, std::string_view what) const {
   const int rank = options_.ranks[member];
   return Status(StatusCode::kProtocol,
-                "a report of rank " + std::to_string(rank) + " to process set " +
-                    std::to_string(options_.process_set_id) + " can't be: " + std::string(what),
+                "invalid report from rank " + std::to_string(rank) + " for process set " +
+                    std::to_string(options_.process_set_id) + ": " + std::string(what),
                 {.ranks = {rank}, .process_set_id = options_.process_set_id, .tensor = {}});
 }
 
@@ -69,7 +68,7 @@ Status Coordinator::OnReport(uint32_t member, const Report& report, double now) 
 Status Coordinator::OnReport(const GroupReport& report, double now) {
   for (const JointReport& part : report.parts) {
     if (part.members.back() >= applied_.size()) {
-      return Status::Protocol("a report can't be: it speaks for members that don't exist");
+      return Status::Protocol("invalid report: it contains members that do not exist");
     }
     HS_RETURN_IF_ERROR(OnJointReport(part.members, part.report, now));
   }
@@ -79,7 +78,7 @@ Status Coordinator::OnReport(const GroupReport& report, double now) {
 Status Coordinator::OnJointReport(Members members, const Report& report, double now) {
   for (const uint32_t member : members) {
     if (report.applied_sequence < applied_[member] || report.applied_sequence >= next_sequence_) {
-      return Broken(member, "it has applied entries that it can't have");
+      return Broken(member, "it claims to have applied entries that were not sent");
     }
     applied_[member] = report.applied_sequence;
     HS_RETURN_IF_ERROR(CheckIndices(member, report));
@@ -99,19 +98,21 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
   return Status::Ok();
 }
 
-// Unnamed calls are reported in order: those of one report are the ones that follow the last
-// report's. That no index comes twice is seen when the units are.
+// Unnamed calls are reported in order, so the indices in one report must follow those of the
+// previous report. Duplicate indices are detected when the units are processed.
 Status Coordinator::CheckIndices(uint32_t member, const Report& report) {
   size_t count = report.unnamed_hits.size();
   for (const Request& request : report.requests) count += request.name.empty() ? 1 : 0;
   const uint64_t before = negotiator_.AdvanceIndex(member, count);
   auto follows = [&](uint64_t index) { return index > before && index - before <= count; };
   for (const UnnamedHit& hit : report.unnamed_hits) {
-    if (!follows(hit.index)) return Broken(member, "the indices of its unnamed calls jump");
+    if (!follows(hit.index)) {
+      return Broken(member, "the indices of its unnamed calls are not consecutive");
+    }
   }
   for (const Request& request : report.requests) {
     if (request.name.empty() && !follows(request.index)) {
-      return Broken(member, "the indices of its unnamed calls jump");
+      return Broken(member, "the indices of its unnamed calls are not consecutive");
     }
   }
   return Status::Ok();
@@ -123,7 +124,7 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
   const std::vector<int64_t>& bytes = report.hit_bytes;
   if ((!priorities.empty() && (members.back() != 0 || priorities.size() != hits)) ||
       (!bytes.empty() && (members.back() != 0 || bytes.size() != hits))) {
-    return Broken(members[0], "it gives priorities or sizes that are not its own to give");
+    return Broken(members[0], "it sets priorities or sizes of other members' operations");
   }
   for (size_t i = 0; i < hits; ++i) {
     const bool named = i < report.hits.size();
@@ -132,7 +133,7 @@ Status Coordinator::OnHits(Members members, const Report& report, double now) {
     const SlotTable::Content* content = slots_.Meaning(hit.slot, report.applied_sequence);
     if (content == nullptr || (content->name != kNoName) != named) {
       return Broken(members[0], "it hits slot " + std::to_string(hit.slot) +
-                                    " of the cache, which does not stand for that");
+                                    " of the cache, which holds a different request");
     }
     slots_.Touch(hit.slot, next_sequence_ - 1);
     names_.AddReference(content->name);
@@ -155,7 +156,7 @@ Status Coordinator::OnRequest(Members members, const Request& request, double no
       {now, now});
 }
 
-// Takes over one reference of the name.
+// Takes ownership of one reference to the name.
 Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& clock) {
   HS_RETURN_IF_ERROR(ReportPostsOf(members, said.key));
   const Result<Negotiator::Outcome> outcome =
@@ -163,7 +164,7 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
   if (!outcome.ok()) return Broken(members[0], outcome.status().message());
   if (outcome->is_new) {
     if (negotiator_.num_units() > kMaxPendingUnits * options_.ranks.size()) {
-      return Broken(members[0], "more operations are pending than a rank may have");
+      return Broken(members[0], "it has more pending operations than allowed");
     }
     stall_watch_.Add(outcome->unit, clock);
     negotiator_.Get(outcome->unit).since = clock.since;
@@ -185,21 +186,21 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
 Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
   const SlotTable::Content* content = slots_.Meaning(post.slot, post.applied_sequence);
   if (post.applied_sequence < applied_[member] || post.applied_sequence >= next_sequence_) {
-    return Broken(member, "it has applied entries that it can't have");
+    return Broken(member, "it claims to have applied entries that were not sent");
   }
   const bool is_named = post.index == 0;
   if (content == nullptr || (content->name != kNoName) != is_named || post.epoch != epoch_) {
-    return Broken(member, "it posts what it can't know of");
+    return Broken(member, "it posts an operation that it can't know");
   }
   if (!is_named && negotiator_.AdvanceIndex(member, 1) + 1 != post.index) {
-    return Broken(member, "the indices of its unnamed calls jump");
+    return Broken(member, "the indices of its unnamed calls are not consecutive");
   }
   applied_[member] = post.applied_sequence;
   slots_.Touch(post.slot, next_sequence_ - 1);
   const PostBox::Said said{post.slot, post.slot_since, content->signature};
   const PostBox::Key key{content->name, is_named ? post.occurrence : post.index};
-  // Who has joined and has not posted it before never will. A name that is known may be that of the
-  // next operation: some member has ended this one, with posts of which not all have come here.
+  // Members that have joined without posting it never will. A known name may belong to the next
+  // operation: some member has completed this one with posts that have not all arrived here.
   const std::optional<double> since = posts_.Since(key);
   const bool is_new = !since;
   if (is_new && (negotiator_.SomeJoined() || negotiator_.Knows({content->name, post.index}))) {
@@ -220,7 +221,7 @@ Status Coordinator::OnPost(uint32_t member, const Post& post, double now) {
     case PostBox::Outcome::kTooMany:
       break;
   }
-  return Broken(member, "more operations are pending than a rank may have");
+  return Broken(member, "it has more pending operations than allowed");
 }
 
 Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
@@ -230,7 +231,7 @@ Status Coordinator::ReportPost(uint32_t member, const PostBox::Said& said, const
   return OnSaid({&member, 1}, {unit, said.signature.get(), said.signature, 0, 0}, clock);
 }
 
-// Not all members post it: what was posted counts as reported, when it was posted.
+// Not all members post it: posts count as reports at the time of the posts.
 Status Coordinator::ReportPosts(const PostBox::Key& key) {
   const auto [posted, clock] = posts_.Take(key);
   Status status;
@@ -241,9 +242,9 @@ Status Coordinator::ReportPosts(const PostBox::Key& key) {
   return status;
 }
 
-// These members report what others have posted. What they have posted themselves under the same
-// name has ended, or they could not use the name again: the other members' posts of it are on their
-// way.
+// These members report an operation that others have posted. Their own posts with the same name
+// have completed, otherwise they could not reuse the name: the other members' posts of it are in
+// flight.
 Status Coordinator::ReportPostsOf(Members members, const UnitKey& key) {
   if (posts_.empty()) return Status::Ok();
   if (key.name == kNoName) return ReportPosts({kNoName, key.index});
@@ -282,8 +283,8 @@ void Coordinator::OnReady(UnitId id) {
                    unit.chosen});
 }
 
-// What executing the unit moves, as far as it can be known here: of sizes that are not agreed on,
-// the own ones stand for those of all members.
+// Estimates the bytes that executing the unit transfers. For sizes that are not negotiated, those
+// of this rank are used for all members.
 int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
   const Signature& signature = *unit.variants[0];
   if (!HasFreeFirstDimension(signature.kind)) return signature.TotalBytes();
@@ -293,7 +294,7 @@ int64_t Coordinator::BytesOf(const Negotiator::Unit& unit) const {
   return std::max(signature.TotalBytes(), std::clamp<int64_t>(unit.own_bytes, 0, most) * members);
 }
 
-// Why the unit can't be executed without the ranks that have joined; empty: it can.
+// Why the unit can't be executed without the joined ranks; empty if it can.
 std::string Coordinator::JoinedObjection(UnitId id) const {
   std::vector<int> ranks;
   for (uint32_t member : negotiator_.Absent(id)) ranks.push_back(options_.ranks[member]);
@@ -317,7 +318,7 @@ std::string Coordinator::JoinedObjection(UnitId id) const {
   if (possible) return {};
   return std::string(Name(signature.kind)) + " \"" + DisplayNameOf(unit) +
          "\" can't be executed: it needs " + RankList(ranks) +
-         ", which called join() and take no part until all ranks have";
+         ", which called join() and do not participate until all ranks have called it";
 }
 
 void Coordinator::Fail(UnitId id, StatusCode code, std::string message) {
@@ -369,7 +370,7 @@ std::vector<PlanEntry> Coordinator::TakePlan(double now) {
       CountStep(plan.back(), now);
     }
   }
-  // Not before everything has ended that was submitted before the last rank joined.
+  // Only after everything that was submitted before the last rank joined has been scheduled.
   if (negotiator_.AllJoined() && scheduler_.empty()) {
     PlanEntry& entry = plan.emplace_back();
     entry.type = PlanEntry::Type::kAllJoined;
@@ -407,7 +408,8 @@ PlanEntry Coordinator::Publish(const Bucket& bucket) {
   return entry;
 }
 
-// Names the unit by its slot, else in full with the slot that it gets, if there is one for it.
+// Refers to the unit by its slot; otherwise sends it in full, with a newly assigned slot if one is
+// available.
 void Coordinator::Refer(const Negotiator::Unit& unit, PlanEntry& entry, PlanItem& item) {
   const SharedSignature& signature = unit.variants[0];
   const NameId name = unit.key.name;

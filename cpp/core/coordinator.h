@@ -1,9 +1,10 @@
-// The deciding half of a process set, at its lowest rank: reports in, plan entries out. Pure.
+// Coordinator: makes the decisions of a process set, on its lowest rank. Takes reports and produces
+// plan entries. Pure.
 //
-// It composes the Negotiator (what is ready on every member?), the SlotTable of the response cache
-// (who may take which slot?), the Scheduler (what is most urgent, within the credit?), the
-// FusionPlanner (what goes together?), the StallWatch (who keeps the others waiting?) and the
-// Lateness (who does so how often?).
+// It combines the Negotiator (units that are ready on every member), the SlotTable of the response
+// cache (assignment of slots), the Scheduler (the most urgent units within the credit), the
+// FusionPlanner (units that share a bucket), the StallWatch (members that others wait for) and
+// the Lateness (how often and how long others waited for each member).
 // Members are indices 0 … size-1 into the set's sorted global ranks. Time is an argument, in
 // seconds.
 #pragma once
@@ -38,30 +39,31 @@ struct CoordinatorOptions {
   bool spans_hosts = false;                // whether the members are on several
   bool priority_scheduling = true;         // false: first in, first out
   double stall_warning_seconds = 60;       // 0: no reports
-  bool goes_on_without_joined = true;      // false: what a joined member takes no part in fails
-  bool average_over_participants = false;  // Average divides by them; else by the set's size
+  bool goes_on_without_joined = true;      // false: operations that need a joined member fail
+  bool average_over_participants = false;  // Average divides by their number instead of the set's
+                                           // size
 };
 
 class Coordinator {
  public:
   explicit Coordinator(CoordinatorOptions options);
 
-  // Limits of what is published from now on.
+  // Sets the limits for entries that are published from now on.
   void SetLimits(const Limits& limits);
 
-  // Takes a report of a member; kProtocol if it can't be (unknown slot, key reported twice).
+  // Takes a report of a member; kProtocol if it is invalid (unknown slot, key reported twice).
   Status OnReport(uint32_t member, const Report& report, double now);
-  // The reports of these members and no others, combined by an Aggregator.
+  // Takes the reports of several members, combined by an Aggregator.
   Status OnReport(const GroupReport& report, double now);
 
-  // A member has posted. What all members post alike needs no plan; everything else is planned as
-  // if it had been reported, as soon as that is seen. kProtocol as above.
+  // Takes a member's post. An operation that all members post identically needs no plan; others are
+  // planned as if they had been reported, as soon as this is detected. kProtocol as above.
   Status OnPost(uint32_t member, const Post& post, double now);
 
-  // The entries that can be published now, in order, within the credit.
+  // Returns the entries that can be published now, in order, within the credit.
   std::vector<PlanEntry> TakePlan(double now);
 
-  // The local member has executed the entry: its bytes return to the credit.
+  // The local member has executed the entry: returns its bytes to the credit.
   void OnExecuted(uint64_t sequence);
 
   // What it took, where that shows what the network between hosts carries.
@@ -70,17 +72,17 @@ class Coordinator {
   // Whether TakePlan() could return something.
   bool HasWork() const;
 
-  // Units that have waited too long, each said once per warning period.
+  // Units that have waited too long, each once per warning period.
   std::vector<StallReport> TakeStallReports(double now);
 
-  // All units that wait for members, at most `limit` of them. For who asks; their times are not
-  // known.
+  // All units that wait for members, at most `limit`, for state dumps. Their waiting times are not
+  // set.
   std::vector<StallReport> Waiting(size_t limit) const;
 
   const Lateness& lateness() const { return lateness_; }
 
  private:
-  // What a report says of one unit.
+  // A report's statement about one unit.
   struct Said {
     UnitKey key;
     const Signature* signature;
@@ -89,7 +91,7 @@ class Coordinator {
     int64_t own_bytes;
   };
 
-  using Members = std::span<const uint32_t>;  // who say the same
+  using Members = std::span<const uint32_t>;  // members with the same statement
 
   Status OnJointReport(Members members, const Report& report, double now);
   Status OnHits(Members members, const Report& report, double now);
@@ -129,11 +131,11 @@ class Coordinator {
   EncodingChooser chooser_;
   StepClock step_clock_;
   Lateness lateness_;
-  std::vector<PlanEntry> failures_;  // without sequence: first in the next plan
+  std::vector<PlanEntry> failures_;  // without a sequence number; first in the next plan
   std::vector<uint64_t> applied_;    // by member
   uint64_t next_sequence_ = 1;
   uint32_t last_joined_ = 0;
-  uint64_t epoch_ = 0;  // how often all ranks have joined
+  uint64_t epoch_ = 0;  // number of times that all ranks have joined
 };
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// What the codecs of messages have in common beside the primitives of wire.h.
+// Common functions of the message codecs, in addition to the primitives of wire.h.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace horoscale {
 
-// Cuts a text that is too long, between two characters of UTF-8.
+// Truncates a long text at a UTF-8 character boundary.
 inline std::string_view Clip(std::string_view text) {
   if (text.size() <= kMaxTextBytes) return text;
   size_t size = kMaxTextBytes;
@@ -23,7 +23,7 @@ inline Status Broken(std::string_view message, const char* reason) {
 }
 
 inline void CheckEnd(WireReader& in) {
-  if (in.left() > 0) in.Fail("bytes are left over");
+  if (in.left() > 0) in.Fail("trailing bytes");
 }
 
 }  // namespace horoscale

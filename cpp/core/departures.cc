@@ -13,7 +13,7 @@ Status Failure(std::string message, std::vector<int> ranks) {
 
 Status Left(int rank) { return Failure("rank " + std::to_string(rank) + " left the job", {rank}); }
 
-// The first cause that the rank knew of.
+// The root cause that the rank knew of.
 Status CauseOf(int rank, const Status& reason, const Goodbye* goodbye) {
   const std::string who = "rank " + std::to_string(rank);
   if (goodbye == nullptr) return Failure(who + " failed: " + reason.message(), {rank});
@@ -55,7 +55,7 @@ Departures::Verdict Departures::ForSet(int lost_rank, uint32_t process_set, uint
   const Status& cause = lost_.at(lost_rank);
   const auto goodbye = goodbyes_.find(lost_rank);
   if (goodbye == goodbyes_.end()) return {.at_once = true, .executed = {}, .cause = cause};
-  // What it knew of a third rank concerns the sets of that one only.
+  // A failure of a third rank concerns only the sets of that rank.
   const std::vector<int>& culprits = cause.detail().ranks;
   const bool concerned = std::any_of(culprits.begin(), culprits.end(), [&](int culprit) {
     return std::binary_search(ranks.begin(), ranks.end(), culprit);
@@ -73,7 +73,7 @@ Goodbye Departures::MakeGoodbye(int own_rank, const std::string& reason, const S
     return goodbye;
   }
   if (reason.empty()) return goodbye;
-  // A rank may leave when it likes; it is a cause only for whom it was needed.
+  // A rank may leave at any time; it is a cause only for operations that needed it.
   SetCause(goodbye, harm.ok() ? Failure(reason, {own_rank}) : harm);
   return goodbye;
 }

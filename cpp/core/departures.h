@@ -1,8 +1,8 @@
-// Who has left the job, how, and what that means for a process set: the verdict of one rank on the
-// ranks that it has lost. Pure.
+// Departures: which ranks have left the job, how, and the consequences for a process set, as seen
+// by one rank. Pure.
 //
-// Survivors hear of several ends in any order, and most ends are only the consequence of the first:
-// what a rank said when it left counts more than that it is gone.
+// Survivors learn of several exits in any order, and most are only consequences of the first.
+// Therefore a rank's goodbye message takes precedence over the loss of its link.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,30 @@ namespace horoscale {
 
 class Departures {
  public:
-  // The rank said this before it left.
+  // Records the rank's goodbye.
   void OnGoodbye(int rank, Goodbye goodbye) { goodbyes_[rank] = std::move(goodbye); }
 
-  // The rank can't be reached any more; `reason` says how that was seen. Returns the cause: the
-  // first failure that the rank knew of, or that it left, or the reason.
+  // The rank has become unreachable; `reason` describes how that was detected. Returns the cause:
+  // the first failure that the rank knew of, or that it left, or the reason.
   const Status& OnLost(int rank, const Status& reason);
 
   // By rank: the cause of each loss.
   const std::map<int, Status>& lost() const { return lost_; }
-  // Whether the rank is lost and left in good order.
+  // Whether the rank is lost and left normally.
   bool LeftCleanly(int rank) const;
 
-  // What the loss of a member means for a set of these ranks.
+  // The consequence of the loss of a member for a set of these ranks.
   struct Verdict {
-    bool at_once = true;    // false: what the rank took part in is finished first,
-    ExecutedUpTo executed;  // which is everything up to here
+    bool at_once = true;    // false: operations in which the rank participated are finished first,
+    ExecutedUpTo executed;  // that is, everything up to here
     Status cause;
   };
   Verdict ForSet(int lost_rank, uint32_t process_set, uint32_t incarnation,
                  std::span<const int> ranks) const;
 
-  // What this rank says when it leaves, without how far it got. `reason` is empty unless it failed
-  // itself; `harm` is the first failure that an operation here ended with because of another rank,
-  // if there was one. The first cause is passed on: a peer may hear of this end first.
+  // This rank's goodbye, without its progress. `reason` is empty unless this rank failed; `harm` is
+  // the first failure of an operation here that another rank caused, if any. The root cause is
+  // passed on, because a peer may learn of this exit first.
   Goodbye MakeGoodbye(int own_rank, const std::string& reason, const Status& harm) const;
 
  private:

@@ -8,8 +8,8 @@
 namespace horoscale {
 namespace {
 
-// Cuts fall on multiples of so many elements: parts stay aligned for the fold kernels, and groups
-// of a lossy encoding whole.
+// Tensors are split at multiples of this many elements, so that parts are aligned for the fold
+// kernels.
 constexpr int64_t kCutElements = 64;
 
 int64_t CutElements(const Encoding& encoding) {
@@ -21,10 +21,11 @@ bool MayFuse(OpKind kind) {
          kind == OpKind::kReducescatter || kind == OpKind::kReduce || kind == OpKind::kGather;
 }
 
-// The other kinds give each member rows of its own: a range of elements is not a part of the
-// result.
-bool MayCut(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReduce;
+// For other kinds, each member receives its own rows, so a range of elements is not a part of the
+// result. Nor is it with Adasum, whose weights depend on whole tensors.
+bool MayCut(const Terms& terms) {
+  if (terms.kind == OpKind::kAllreduce) return terms.reduce_op != ReduceOp::kAdasum;
+  return terms.kind == OpKind::kBroadcast || terms.kind == OpKind::kReduce;
 }
 
 int64_t BytesOf(const TensorSpec& tensor) {
@@ -34,7 +35,7 @@ int64_t BytesOf(const TensorSpec& tensor) {
 }  // namespace
 
 bool FusionPlanner::IsCut(const Signature& signature) const {
-  return limits_.partition_bytes > 0 && MayCut(signature.kind) && signature.tensors.size() == 1 &&
+  return limits_.partition_bytes > 0 && MayCut(signature) && signature.tensors.size() == 1 &&
          BytesOf(signature.tensors[0]) > limits_.partition_bytes;
 }
 
@@ -69,7 +70,7 @@ Part FusionPlanner::Cut(UnitId unit, const Signature& signature, uint32_t tensor
   const auto element_bytes = static_cast<int64_t>(SizeOf(spec.dtype));
   Part part{.unit = unit, .whole = false, .tensor = tensor, .begin = begin};
   part.count = spec.NumElements() - begin;
-  if (limits_.partition_bytes > 0 && MayCut(signature.kind)) {
+  if (limits_.partition_bytes > 0 && MayCut(signature)) {
     const int64_t step = CutElements(signature.encoding);
     const int64_t elements = limits_.partition_bytes / element_bytes / step * step;
     part.count = std::min(part.count, std::max(elements, step));

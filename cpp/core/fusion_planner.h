@@ -1,5 +1,5 @@
-// What may be executed together, and into which parts a unit is divided. Pure functions of
-// signatures.
+// FusionPlanner: which units may share a bucket, and how units are divided into parts. Pure
+// functions of signatures.
 #pragma once
 
 #include <compare>
@@ -17,7 +17,7 @@ struct FusionClass {
   Terms terms;
   DataType dtype = DataType::kFloat32;
   std::vector<uint32_t> absent;
-  uint64_t alone = 0;  // not 0 for a unit that shares with no other: a number of its own
+  uint64_t alone = 0;  // a unique nonzero number for a unit that never shares a bucket
   auto operator<=>(const FusionClass&) const = default;
 };
 
@@ -29,7 +29,7 @@ struct Part {
   int64_t begin = 0;
   int64_t count = 0;
   int64_t bytes = 0;
-  bool is_last = true;  // nothing of the unit comes after it
+  bool is_last = true;  // whether it is the last part of the unit
 };
 
 struct Bucket {
@@ -44,7 +44,7 @@ struct Bucket {
 
 struct FusionLimits {
   int64_t bucket_bytes = 0;
-  int64_t partition_bytes = 0;  // 0: tensors are never cut
+  int64_t partition_bytes = 0;  // 0: tensors are never split
 };
 
 class FusionPlanner {
@@ -54,9 +54,9 @@ class FusionPlanner {
   const FusionLimits& limits() const { return limits_; }
 
   enum class Form : uint8_t {
-    kWhole,    // goes into one bucket in one piece, alone or with others
-    kCut,      // one tensor that is cut into partitions, which are scheduled one by one
-    kDivided,  // fills buckets of its own
+    kWhole,    // is not divided; goes into one bucket, alone or with others
+    kCut,      // one tensor that is split into partitions, which are scheduled separately
+    kDivided,  // fills its own buckets
   };
   Form FormOf(const Signature& signature) const;
   bool FitsOneBucket(const Signature& signature) const;
@@ -64,10 +64,10 @@ class FusionPlanner {
   FusionClass ClassOf(const Signature& signature, std::vector<uint32_t> absent,
                       uint64_t order) const;
 
-  // The part of a cut tensor that begins at this element.
+  // The part of a split tensor that begins at this element.
   Part Cut(UnitId unit, const Signature& signature, uint32_t tensor, int64_t begin) const;
-  // The buckets of a unit that doesn't fit one: tensors of one dtype together, cut where they may
-  // be.
+  // The buckets of a unit that does not fit into one: tensors of the same dtype together, split
+  // where possible.
   std::vector<Bucket> Divide(UnitId unit, const Signature& signature) const;
 
  private:

@@ -18,8 +18,8 @@ Result<LaunchStamp> DecodeLaunchStamp(std::span<const std::byte> bytes) {
   LaunchStamp stamp;
   stamp.sequence = in.Varint();
   stamp.stamp = in.Varint(kMaxLaunchStamp);
-  if (in.left() != 0) in.Fail("bytes are left over");
-  if (!in.ok()) return Status::Protocol(std::string("a launch stamp can't be: ") + in.reason());
+  if (in.left() != 0) in.Fail("trailing bytes");
+  if (!in.ok()) return Status::Protocol(std::string("invalid launch stamp: ") + in.reason());
   return stamp;
 }
 
@@ -33,7 +33,7 @@ uint64_t LaunchOrder::Propose(uint32_t incarnation, uint64_t sequence) {
 Status LaunchOrder::Agree(uint32_t incarnation, LaunchStamp decision) {
   const auto found = stamps_.find({incarnation, decision.sequence});
   if (found == stamps_.end() || decision.stamp < found->second) {
-    return Status::Protocol("a launch stamp can't be: nothing like it was proposed");
+    return Status::Protocol("invalid launch stamp: it was not proposed");
   }
   clock_ = std::max(clock_, decision.stamp);
   if (places_.erase({found->second, incarnation, decision.sequence, false}) == 0) {
@@ -82,7 +82,7 @@ void LaunchOrder::RemoveSet(uint32_t incarnation) {
 Result<std::optional<LaunchStamp>> StampCollector::Add(uint32_t member, LaunchStamp proposal) {
   LaunchStamp& last = last_[member];
   if (proposal.sequence <= last.sequence || proposal.stamp <= last.stamp) {
-    return Status::Protocol("a launch stamp can't be: it is not larger than the one before");
+    return Status::Protocol("invalid launch stamp: it is not larger than the previous one");
   }
   last = proposal;
   Open& open = open_[proposal.sequence];

@@ -1,17 +1,19 @@
-// In which order does a rank launch the device operations of process sets that overlap?
+// LaunchOrder: the order in which a rank launches device operations of overlapping process sets.
 //
-// Kernels of two NCCL communicators that meet on one device may wait for each other's place on it:
-// all ranks must launch them in one order. There is no rank that could decide it for all sets (it
-// would take sets with it that it is not in), so the members of each operation agree on a stamp:
+// Kernels of two NCCL communicators on one device can block each other, so all ranks must launch
+// them in the same order. No rank can decide this order for all sets, because its failure would
+// affect sets that it does not belong to. Therefore the members of each operation agree on a stamp:
 //
-//   1. Each member proposes a stamp for the planned operation, larger than any it knows of.
-//   2. The set's coordinator tells all members the largest proposal: that is the stamp.
-//   3. A member launches what has the smallest stamp, once that stamp is agreed on. What is only
-//      proposed still can't get a smaller one than its proposal, so that nothing overtakes.
+//   1. Each member proposes a stamp for the planned operation that is larger than all stamps it
+//   knows.
+//   2. The set's coordinator sends the largest proposal, which becomes the stamp, to all members.
+//   3. A member launches the operation with the smallest stamp, once that stamp is decided.
+//      Undecided operations can't get a stamp smaller than their proposal, so no operation
+//      overtakes.
 //
-// Stamps, with the set's incarnation to part equals, are one total order; in each set they follow
-// the plan. Only engines are waited for, never a call of the user's code. A message from one member
-// to another one is an operation of these two, planned when it has found its receive. Pure.
+// Stamps are totally ordered (equal ones by the set's incarnation), and follow the plan within each
+// set. Only engines wait, never a call in user code. A message between two members is an operation
+// of these two, planned when it has matched its receive. Pure.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +29,10 @@
 
 namespace horoscale {
 
-// A clock that a stranger could bring to its end would stop all sets.
+// Upper limit, because a faulty stamp that overflows the clock would stop all sets.
 inline constexpr uint64_t kMaxLaunchStamp = UINT64_MAX / 2;
 
-// What travels: a member's proposal to its coordinator, and the coordinator's decision to all.
+// The message: a member's proposal to its coordinator, or the coordinator's decision to all.
 struct LaunchStamp {
   uint64_t sequence = 0;  // of the plan entry
   uint64_t stamp = 0;
@@ -39,23 +41,23 @@ struct LaunchStamp {
 std::vector<std::byte> Encode(const LaunchStamp& stamp);
 Result<LaunchStamp> DecodeLaunchStamp(std::span<const std::byte> bytes);
 
-// A rank's view: one for all its sets.
+// A rank's view of the order; one for all its sets.
 class LaunchOrder {
  public:
   // The entry of this set has been planned. Returns the stamp to propose.
   uint64_t Propose(uint32_t incarnation, uint64_t sequence);
   // The members' decision; kProtocol if it was not proposed here, or is smaller than the proposal.
   Status Agree(uint32_t incarnation, LaunchStamp decision);
-  // Whether it has a stamp, and so waits for its turn.
+  // Whether the entry has a stamp and has not been removed.
   bool Has(uint32_t incarnation, uint64_t sequence) const {
     return stamps_.contains({incarnation, sequence});
   }
-  // Whether this is what this rank launches next.
+  // Whether this entry is the next that this rank launches.
   bool IsNext(uint32_t incarnation, uint64_t sequence) const;
-  // All of this set, from the sequence `first` on, that is launched next: agreed on, and with
-  // nothing else before it or in between.
+  // All entries of this set, from the sequence `first` on, that are launched next: decided, and
+  // with no other entries before or between them.
   std::vector<uint64_t> NextOf(uint32_t incarnation, uint64_t first) const;
-  // It has been launched, or will not be.
+  // The entry has been launched, or will not be.
   void Remove(uint32_t incarnation, uint64_t sequence);
   // The set has ended.
   void RemoveSet(uint32_t incarnation);
@@ -73,17 +75,18 @@ class LaunchOrder {
 
   uint64_t clock_ = 0;
   std::set<Place> places_;
-  // Of what is in places_, and of what was removed before its decision came.
+  // For entries in places_, and for entries that were removed before their decision.
   std::map<EntryId, uint64_t> stamps_;
 };
 
-// The coordinator's part in one set: the largest proposal, once all members have made theirs.
+// The coordinator's part for one set: determines the largest proposal when all members have made
+// theirs.
 class StampCollector {
  public:
   explicit StampCollector(size_t members) : last_(members) {}
 
-  // The decision, if this was the last proposal for its entry. kProtocol if it can't be: members
-  // propose in the order of the plan.
+  // Returns the decision if this was the last proposal for its entry. kProtocol if it is out of
+  // order: members propose in plan order.
   Result<std::optional<LaunchStamp>> Add(uint32_t member, LaunchStamp proposal);
 
  private:

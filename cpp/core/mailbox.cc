@@ -13,7 +13,7 @@ uint64_t EagerCost(uint64_t bytes) { return bytes + kEagerOverheadBytes; }
 
 Mailbox::KeptQueue Mailbox::FindKept(int peer, uint8_t channel, int64_t tag) {
   if (peer != kAnyPeer) return kept_.find({channel, tag, peer});
-  // The queues of a tag lie side by side: one for each peer.
+  // The queues of a tag are adjacent, one per peer.
   auto first = kept_.end();
   for (auto queue = kept_.lower_bound({channel, tag, std::numeric_limits<int>::min()});
        queue != kept_.end(); ++queue) {
@@ -65,7 +65,7 @@ Result<std::optional<Mailbox::Id>> Mailbox::Arrive(int peer, uint64_t number,
     from.eager_bytes += EagerCost(envelope.bytes);
     const bool is_too_much =
         envelope.bytes > limits.most_bytes || from.eager_bytes > limits.credit_bytes;
-    if (is_too_much) return Status::Protocol("it sent beyond its credit");
+    if (is_too_much) return Status::Protocol("it exceeded its credit");
   }
   auto named = receives_.find({envelope.channel, envelope.tag, peer});
   const auto any = receives_.find({envelope.channel, envelope.tag, kAnyPeer});
@@ -75,7 +75,7 @@ Result<std::optional<Mailbox::Id>> Mailbox::Arrive(int peer, uint64_t number,
   }
   if (named == receives_.end()) {
     if (!is_eager && from.offers == kMaxOffers) {
-      return Status::Protocol("it offers too many messages at once");
+      return Status::Protocol("it offers too many messages");
     }
     return std::optional<Id>();
   }
@@ -131,7 +131,7 @@ bool EagerCredit::Take(uint64_t bytes) {
 }
 
 Status EagerCredit::Give(uint64_t bytes) {
-  if (bytes > limits_.credit_bytes - left_) return Status::Protocol("it gave back too much credit");
+  if (bytes > limits_.credit_bytes - left_) return Status::Protocol("it returned too much credit");
   left_ += bytes;
   return Status::Ok();
 }

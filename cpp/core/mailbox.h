@@ -1,12 +1,13 @@
-// Mailbox: which receive takes which message, of one member of one process set. Pure.
+// Mailbox: matches messages and receives of one member of one process set. Pure.
 //
-// A message has a peer (who sent it), a channel and a tag; a receive names them, or leaves the peer
-// open. Messages of one peer, channel and tag are taken in the order in which they were sent, by
-// receives in the order in which they were posted; a receive of any peer takes what came first.
+// A message has a peer (its sender), a channel and a tag; a receive specifies them, or accepts any
+// peer. Messages with the same peer, channel and tag match in the order in which they were sent,
+// with receives in the order in which they were posted. A receive from any peer matches the message
+// that arrived first.
 //
-// What nobody has asked for yet is bounded: eager messages in bytes, by credit that the receiver
-// gives back when they are taken, and offers in number. A sender keeps to both bounds, which are
-// checked here.
+// Unexpected messages are bounded: eager messages in bytes, by credit that the receiver returns
+// when they are matched, and offers in number. Senders must respect both limits, which are checked
+// here.
 #pragma once
 
 #include <cstddef>
@@ -25,63 +26,63 @@ namespace horoscale {
 
 inline constexpr int kAnyPeer = -1;
 
-// Of each sender at one receiver: a message counts with its bytes and what it takes beside.
+// Per sender and receiver; messages count with their bytes and a fixed overhead.
 inline constexpr uint64_t kEagerCreditBytes = 64 << 10;
 inline constexpr uint64_t kEagerOverheadBytes = 64;
 
-// What a sender may send a receiver before it is asked for. Between hosts an offer costs a round
-// trip more than in a host, where its receiver reads the message itself.
+// What a sender may send eagerly. Between hosts, an offer costs one more round trip than within a
+// host, where the receiver reads the message itself.
 struct EagerLimits {
   uint64_t most_bytes;    // of a message
-  uint64_t credit_bytes;  // of all that have not been taken
+  uint64_t credit_bytes;  // of all unmatched messages
 };
 inline constexpr EagerLimits kEagerInHost = {kMaxEagerBytes, kEagerCreditBytes};
 inline constexpr EagerLimits kEagerBetweenHosts = {
     kMaxEagerBytesBetweenHosts, 4 * (kMaxEagerBytesBetweenHosts + kEagerOverheadBytes)};
 
-// The receiver gives back that much at once.
+// The minimum credit that a receiver returns at once.
 inline constexpr uint64_t kLeastCreditGiven = kEagerCreditBytes / 4;
-// Of each sender at one receiver, not answered yet.
+// Unanswered offers per sender and receiver.
 inline constexpr uint32_t kMaxOffers = 16 << 10;
 
-// A message that has come: in full, or as an offer.
+// A message that has arrived, completely or as an offer.
 struct ArrivedMessage {
   int peer = 0;
   uint64_t number = 0;
   Envelope envelope;
   bool is_eager = false;
-  std::vector<std::byte> payload;  // of an eager one that waits for its receive
+  std::vector<std::byte> payload;  // of an eager message that waits for its receive
   MessageSource source;            // of an offer
 };
 
 class Mailbox {
  public:
-  // Of a receive, given by the caller.
+  // Identifies a receive; chosen by the caller.
   using Id = uint64_t;
 
-  // A receive is posted: the message that it takes at once, if there is one.
+  // Posts a receive; returns the message that it matches immediately, if any.
   std::optional<ArrivedMessage> Post(Id id, int peer, uint8_t channel, int64_t tag);
 
-  // Takes the message that a receive would take; only whole ones. For a set that has failed.
+  // Removes the complete message that a receive would match. For a set that has failed.
   std::optional<ArrivedMessage> TakeEager(int peer, uint8_t channel, int64_t tag);
 
-  // A message has come: the receive that takes it. If there is none it has to be kept: Keep().
-  // kProtocol: it is out of order, or beyond what its sender may send.
+  // A message has arrived: returns the receive that it matches. If there is none, call Keep().
+  // kProtocol: it is out of order, or exceeds its sender's limits.
   Result<std::optional<Id>> Arrive(int peer, uint64_t number, const Envelope& envelope,
                                    bool is_eager, const EagerLimits& limits);
   void Keep(ArrivedMessage message);
 
-  // What the peer may send again because its eager messages were taken; 0 while it is too little
-  // to say so. Returned once.
+  // The credit to return to the peer because its eager messages were matched; 0 while it is too
+  // small to send. Returned once.
   uint64_t TakeCreditFor(int peer);
 
-  // Nobody waits in these any more.
+  // Removes all receives.
   void ForgetReceives() { receives_.clear(); }
-  // The peer has left. Forgets what it only offered, with all that follows in the same order, and
-  // the receives of it or of any, which are returned.
+  // The peer has left. Removes its offers and the messages that follow them in the same order.
+  // Removes and returns the receives from it or from any peer.
   std::vector<Id> ForgetPeer(int peer);
 
-  // Whether a receive of any would take a message at once.
+  // Whether a receive from any peer would match a message immediately.
   bool HasKeptOfAny(uint8_t channel, int64_t tag);
   size_t num_kept() const { return kept_messages_; }
 
@@ -97,8 +98,8 @@ class Mailbox {
   };
   struct Peer {
     uint64_t last_number = 0;
-    uint64_t eager_bytes = 0;  // that have come and were not given back
-    uint64_t owed = 0;         // of them, those that were taken
+    uint64_t eager_bytes = 0;  // received and not returned as credit
+    uint64_t owed = 0;         // of these, bytes of matched messages
     uint32_t offers = 0;       // that wait for a receive
   };
 
@@ -119,7 +120,7 @@ class EagerCredit {
  public:
   explicit EagerCredit(const EagerLimits& limits) : limits_(limits), left_(limits.credit_bytes) {}
 
-  // Whether a message may be sent at once; it has its credit then.
+  // Takes the credit for an eager message; returns false if there is not enough.
   bool Take(uint64_t bytes);
   // kProtocol: more than was taken.
   Status Give(uint64_t bytes);

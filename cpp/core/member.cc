@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Requests in one report; a single one always may be larger.
+// Size of the requests in one report; a single request may be larger.
 constexpr size_t kReportBytes = 1024 * 1024;
 
 }  // namespace
@@ -25,13 +25,14 @@ Member::Member(int process_set_id, uint32_t self, uint32_t size, size_t cache_ca
 Status Member::Submit(const Request& request, Token token) {
   if (request.signature.kind == OpKind::kJoin) {
     if (join_token_ != kNoToken) {
-      return Status(StatusCode::kDuplicateName, "this rank has joined already");
+      return Status(StatusCode::kDuplicateName, "this rank has already called join()");
     }
     join_token_ = token;
     return Status::Ok();
   }
   if (join_token_ != kNoToken) {
-    return Status::InvalidArgument("this rank has joined and takes no part until all ranks have");
+    return Status::InvalidArgument(
+        "this rank has called join() and does not participate until all ranks have called it");
   }
   HS_RETURN_IF_ERROR(CheckLimits(request));
   if (num_pending_ >= kMaxPendingUnits) {
@@ -91,7 +92,7 @@ void Member::RemoveUnit(UnitRef ref) {
     names_.Release(unit.name);
   }
   if (ref == posted_) posted_ = kNoUnit;
-  // The next request in its place takes over the memory of this one.
+  // The next request in this position reuses its memory.
   Request request = std::move(unit.request);
   unit = PendingUnit{};
   unit.request = std::move(request);
@@ -110,7 +111,7 @@ std::optional<Report> Member::TakeReport() {
   return BuildReport();
 }
 
-// What was posted ends first: who hears that all ranks have joined has nothing pending then.
+// Posted units must end first, because nothing may be pending when all ranks have joined.
 bool Member::MayJoin() const {
   return join_token_ != kNoToken && !join_reported_ && posted_ == kNoUnit;
 }
@@ -200,14 +201,14 @@ Token Member::EndPosted() {
   return token;
 }
 
-// The slot that a named post means; null if that is retired here, or not given yet.
+// The slot that a named post refers to; null if it is retired here, or not assigned yet.
 const ResponseCache::Entry* Member::FindSlot(const Post& post) const {
   const ResponseCache::Entry* const entry = cache_.Get(post.slot);
   const bool is_it = entry != nullptr && entry->name != kNoName && entry->since == post.slot_since;
   return is_it ? entry : nullptr;
 }
 
-// What is pending here under the key of a post.
+// The pending unit with the key of a post.
 Member::UnitRef Member::FindUnit(const Post& post) const {
   if (post.index != 0) return FindUnit(kNoName, post.index);
   const ResponseCache::Entry* const entry = FindSlot(post);
@@ -233,8 +234,8 @@ bool Member::MayPost(const Post& post) const {
 
 Status Member::Broken(std::string what) const {
   return Status(StatusCode::kProtocol,
-                "plan entry " + std::to_string(applied_sequence_ + 1) + " of process set " +
-                    std::to_string(process_set_id_) + " can't be: " + what,
+                "invalid plan entry " + std::to_string(applied_sequence_ + 1) + " of process set " +
+                    std::to_string(process_set_id_) + ": " + what,
                 {.ranks = {}, .process_set_id = process_set_id_, .tensor = {}});
 }
 
@@ -264,10 +265,10 @@ Result<Action> Member::Apply(const PlanEntry& entry) {
 
 Status Member::CheckHeader(const PlanEntry& entry) const {
   if (entry.sequence != applied_sequence_ + 1) {
-    return Broken("its number is " + std::to_string(entry.sequence));
+    return Broken("it has the wrong number " + std::to_string(entry.sequence));
   }
   if (!entry.absent.empty() && entry.absent.back() >= size_) {
-    return Broken("a member that does not exist is absent");
+    return Broken("it lists a member that does not exist as absent");
   }
   if (!entry.absent.empty() && (entry.divisor < 1 || entry.divisor > size_)) {
     return Broken("it averages over " + std::to_string(entry.divisor) + " members");
@@ -304,7 +305,7 @@ Result<Member::Target> Member::ResolveRequest(const PlanItem& item) {
 
 Result<Member::Target> Member::ResolveSlot(const PlanItem& item) {
   const ResponseCache::Entry* entry = cache_.Get(*item.slot);
-  if (entry == nullptr) return Broken("slot " + std::to_string(*item.slot) + " stands for nothing");
+  if (entry == nullptr) return Broken("slot " + std::to_string(*item.slot) + " is empty");
   if ((entry->name == kNoName) != (item.index != 0)) {
     return Broken("slot " + std::to_string(*item.slot) + " is used for another kind of key");
   }
@@ -320,8 +321,9 @@ Result<Member::Target> Member::Resolve(const PlanItem& item, bool absent) {
   Result<Target> target = item.request ? ResolveRequest(item) : ResolveSlot(item);
   if (!target.ok()) return target;
   if ((target->unit == kNoUnit) != absent) {
-    return Broken(absent ? "it says that this rank has joined"
-                         : "it executes what this rank has not submitted: " + target->display_name);
+    return Broken(absent ? "it says that this rank has called join()"
+                         : "it executes an operation that this rank has not submitted: " +
+                               target->display_name);
   }
   if (absent) return target;
   const PendingUnit& unit = units_[target->unit];
@@ -329,7 +331,7 @@ Result<Member::Target> Member::Resolve(const PlanItem& item, bool absent) {
                       unit.request.signature == *target->signature;
   if (!unit.reported || !agrees) {
     return Broken("it executes \"" + unit.request.DisplayName() +
-                  "\" in another way than submitted");
+                  "\" with other arguments than submitted");
   }
   return target;
 }
@@ -344,7 +346,7 @@ Status Member::Execute(const PlanEntry& entry, Action& action) {
       if (!resolved.ok()) return resolved.status();
       target = resolved.TakeValue();
     } else if (target.signature == nullptr) {
-      return Broken("its first item names no unit");
+      return Broken("its first item does not name a unit");
     }
     const Terms* terms = target.signature;
     if (terms->encoding.IsAdaptive()) {
@@ -362,7 +364,7 @@ Status Member::Execute(const PlanEntry& entry, Action& action) {
         action.dtype = target.signature->tensors[item.tensor].dtype;
       }
     } else if (action.common != *terms) {
-      return Broken("it mixes what does not go together");
+      return Broken("it fuses incompatible operations");
     }
     HS_RETURN_IF_ERROR(AddPieces(item, target, action));
   }
@@ -390,21 +392,21 @@ Status Member::AddPieces(const PlanItem& item, const Target& target, Action& act
 Status Member::AddPiece(const Target& target, const Piece& piece, Action& action) {
   const std::vector<TensorSpec>& tensors = target.signature->tensors;
   if (piece.tensor >= tensors.size() || tensors[piece.tensor].dtype != action.dtype) {
-    return Broken("a part has the wrong type or is of no tensor");
+    return Broken("a part has the wrong type or no tensor");
   }
   const int64_t elements = tensors[piece.tensor].NumElements();
   if (piece.begin > elements || piece.count > elements - piece.begin ||
       (piece.count == 0) != (elements == 0)) {
-    return Broken("a part lies outside its tensor");
+    return Broken("a part is out of its tensor's bounds");
   }
   action.pieces.push_back(piece);
   if (target.unit == kNoUnit) return Status::Ok();
   PendingUnit& unit = units_[target.unit];
   if (unit.token == kNoToken) return Broken("a unit is executed after its end");
   if (unit.done.empty()) unit.done.assign(tensors.size(), 0);
-  // -1 marks a tensor without elements that had its part.
+  // -1 marks an empty tensor whose part was executed.
   int64_t& done = unit.done[piece.tensor];
-  if (done != piece.begin) return Broken("the parts of a tensor don't follow each other");
+  if (done != piece.begin) return Broken("the parts of a tensor are not consecutive");
   done = elements == 0 ? -1 : done + piece.count;
   if (done == elements || elements == 0) --unit.tensors_left;
   if (unit.tensors_left == 0) {
@@ -427,17 +429,21 @@ Status Member::Fail(const PlanEntry& entry, Action& action) {
       name == kNoName && !request.name.empty() ? kNoUnit : FindUnit(name, request.index);
   if (const auto slot = cache_.SlotOf(name)) cache_.CountUse(*slot);
   if (ref != kNoUnit) {
-    if (!units_[ref].reported) return Broken("it fails what this rank has not reported");
+    if (!units_[ref].reported) {
+      return Broken("it fails an operation that this rank has not reported");
+    }
     action.finished.push_back(units_[ref].token);
     RemoveUnit(ref);
   } else if (join_token_ == kNoToken) {
-    return Broken("it fails what this rank has not submitted: " + action.display_name);
+    return Broken("it fails an operation that this rank has not submitted: " + action.display_name);
   }
   return Status::Ok();
 }
 
 Status Member::EndJoin(const PlanEntry& entry, Action& action) {
-  if (!join_reported_ || num_pending_ > 0) return Broken("it says that all ranks have joined");
+  if (!join_reported_ || num_pending_ > 0) {
+    return Broken("it says that all ranks have called join()");
+  }
   action.type = Action::Type::kAllJoined;
   action.last_joined = entry.last_joined;
   action.finished.push_back(std::exchange(join_token_, kNoToken));

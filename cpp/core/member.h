@@ -1,7 +1,8 @@
-// One rank's view of one process set: what it has submitted, and what the plan makes of it. Pure.
+// Member: one rank's view of one process set: its submissions, and their execution by the plan.
+// Pure.
 //
-// Tokens are the caller's names for its submissions (non-zero). Every token that was accepted by
-// Submit() is returned exactly once as finished by Finish(), or in a failed Action, or by
+// Tokens are the caller's identifiers of its submissions (nonzero). Every token that was accepted
+// by Submit() is returned exactly once as finished by Finish(), or in a failed Action, or by
 // Abandon().
 #pragma once
 
@@ -24,8 +25,8 @@ namespace horoscale {
 using Token = uint64_t;
 inline constexpr Token kNoToken = 0;
 
-// A contiguous run of one tensor of one submitted unit. token is kNoToken where this member has
-// joined and takes no part.
+// A contiguous run of one tensor of one submitted unit. token is kNoToken if this member has joined
+// and does not participate.
 struct Piece {
   Token token = kNoToken;
   uint32_t tensor = 0;
@@ -38,20 +39,20 @@ struct Piece {
   }
 };
 
-// What to do next, in this order.
+// An action of the plan; actions are executed in order.
 struct Action {
   enum class Type { kExecute, kFail, kAllJoined };
   Type type = Type::kExecute;
   uint64_t sequence = 0;
-  // What all items of a bucket have in common.
+  // The common terms of all items of a bucket.
   Terms common;
   DataType dtype = DataType::kFloat32;
   std::vector<Piece> pieces;
-  std::vector<uint32_t> absent;  // member indices without part
+  std::vector<uint32_t> absent;  // indices of members that do not participate
   uint32_t divisor = 0;          // of an Average
   std::string display_name;      // of the first item
-  // Units that end with this action (their last piece is in it), or that failed; kAllJoined: the
-  // token of the join.
+  // Units whose last piece is in this action, or that failed; for kAllJoined, the token of the
+  // join.
   std::vector<Token> finished;
   Status failure;
   int last_joined = -1;
@@ -65,29 +66,30 @@ class Member {
   // the limits of codec.h and while this member has joined. kJoin has no tensors and no name.
   Status Submit(const Request& request, Token token);
 
-  // What is new since the last call, for the coordinator; nothing if there is nothing to say. Large
-  // reports come in several: call it until it gives nothing.
+  // Returns the report to the coordinator since the last call, if there is anything new. Large
+  // reports are split: call it until it returns nothing.
   std::optional<Report> TakeReport();
 
-  // The only unit that is pending here, if it is not reported: it may be posted instead.
+  // The only pending unit, if it is not reported; it may be posted instead.
   struct Lone {
     Token token = kNoToken;
     const Request* request = nullptr;
   };
   std::optional<Lone> FindLone() const;
-  // The lone unit's post, which reports it; nothing if no slot stands for it.
+  // The lone unit's post, which counts as its report; nothing if it has no slot.
   std::optional<Post> TakePost();
-  // All members have posted what this one has: it has ended without a plan entry. Its token.
+  // All members have posted this member's posted unit, so it ends without a plan entry. Returns its
+  // token.
   Token EndPosted();
-  // Whether something that was posted here has not ended, be it by the plan.
+  // Whether a posted unit has not ended yet, either by posts or by the plan.
   bool HasPosted() const { return posted_ != kNoUnit; }
-  // Whether this member may have posted it, or may still.
+  // Whether this member may have posted it, or may still post it.
   bool MayPost(const Post& post) const;
-  // Whether this member has submitted it by now, or never will: it has joined.
+  // Whether this member has submitted it, or never will because it has joined.
   bool HasPassed(const Post& post) const;
 
-  // Applies the next entry of the plan; kProtocol if it can't be. The units in `finished` are
-  // forgotten: their names may be submitted again at once.
+  // Applies the next entry of the plan; kProtocol if it is invalid. The names of units in
+  // `finished` may be submitted again immediately.
   Result<Action> Apply(const PlanEntry& entry);
 
   // What an encoding has lost of an adaptive operation that has ended here, by that of its values:
@@ -98,11 +100,12 @@ class Member {
   std::vector<Token> Abandon();
 
   bool HasPending() const;
-  // With display names, oldest first. Since when they wait is the runtime's business.
+  // The pending units with their display names, oldest first. The runtime tracks their waiting
+  // times.
   std::vector<std::pair<Token, std::string>> Pending() const;
   const ResponseCache& cache() const { return cache_; }
   uint64_t applied_sequence() const { return applied_sequence_; }
-  // Of the last unnamed unit that was submitted.
+  // The index of the last submitted unnamed unit.
   uint64_t last_index() const { return last_index_; }
 
  private:
@@ -114,12 +117,13 @@ class Member {
     NameId name = kNoName;
     Token token = kNoToken;
     uint64_t order = 0;              // of submission
-    uint32_t hit_slot = UINT32_MAX;  // what its report said; its signature needs no comparison then
-    std::vector<int64_t> done;       // elements of each tensor, once a part has been executed
+    uint32_t hit_slot = UINT32_MAX;  // the slot in its report; its signature then needs no
+                                     // comparison
+    std::vector<int64_t> done;       // executed elements of each tensor, after the first part
     uint32_t tensors_left = 0;
     bool reported = false;
   };
-  // What a plan item refers to. unit is kNoUnit where this member takes no part.
+  // The target of a plan item. unit is kNoUnit if this member does not participate.
   struct Target {
     UnitRef unit = kNoUnit;
     const Signature* signature = nullptr;
@@ -156,7 +160,7 @@ class Member {
   uint64_t applied_sequence_ = 0;
   Token join_token_ = kNoToken;
   bool join_reported_ = false;
-  uint64_t epoch_ = 0;       // how often all ranks have joined
+  uint64_t epoch_ = 0;       // number of times that all ranks have joined
   uint64_t last_index_ = 0;  // of unnamed calls, in the epoch
   uint64_t next_order_ = 1;
   size_t num_pending_ = 0;
@@ -165,8 +169,8 @@ class Member {
   std::vector<UnitRef> free_;
   std::vector<UnitRef> unit_of_name_;  // by NameId
   std::unordered_map<uint64_t, UnitRef> unit_of_index_;
-  // Submitted since the last report, in order. Whether one hits the cache is decided when the
-  // report is made, so that its hits fit the applied_sequence that it gives.
+  // Submitted since the last report, in order. Cache hits are determined when the report is
+  // created, so that they match its applied_sequence.
   std::deque<UnitRef> unreported_;
 };
 

@@ -41,7 +41,9 @@ Envelope ReadEnvelope(WireReader& in) {
   }
   envelope.dtype = static_cast<DataType>(dtype);
   envelope.bytes = in.Varint(kMaxMessageDataBytes);
-  if (envelope.bytes % SizeOf(envelope.dtype) != 0) in.Fail("it has a part of an element");
+  if (envelope.bytes % SizeOf(envelope.dtype) != 0) {
+    in.Fail("its size is not a multiple of the element size");
+  }
   return envelope;
 }
 
@@ -92,17 +94,17 @@ Result<MessageFrame> DecodeMessageFrame(std::span<const std::byte> bytes) {
   if (HasPayload(frame.type)) frame.payload = in.Rest();
   if (frame.type == Type::kEager && (frame.payload.size() != frame.envelope.bytes ||
                                      frame.payload.size() > kMaxEagerBytesBetweenHosts)) {
-    in.Fail("it has another number of bytes than it says");
+    in.Fail("its size differs from the size in its header");
   }
   if (frame.type == Type::kData &&
       (frame.payload.empty() || frame.payload.size() > kMaxDataFrameBytes)) {
-    in.Fail("it has an impossible number of bytes");
+    in.Fail("its size is invalid");
   }
   if (frame.type == Type::kWithdrawn && frame.payload.size() > kMaxReasonBytes) {
     in.Fail("its reason is too long");
   }
-  if (in.left() > 0) in.Fail("something follows its end");
-  if (!in.ok()) return Status::Protocol(std::string("broken message frame: ") + in.reason());
+  if (in.left() > 0) in.Fail("trailing bytes");
+  if (!in.ok()) return Status::Protocol(std::string("invalid message frame: ") + in.reason());
   return frame;
 }
 

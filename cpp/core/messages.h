@@ -1,4 +1,4 @@
-// The messages of the control plane, as values. codec.h gives their bytes.
+// The messages of the control plane, as values; codec.h encodes them.
 //
 //   Report     member → coordinator of a set   "these are ready at my place"
 //   GroupReport  the reports of several members, combined by an Aggregator on their way
@@ -20,26 +20,26 @@
 
 namespace horoscale {
 
-// An unnamed operation that hits the cache: its slot gives the signature, its index the key.
+// An unnamed operation that hits the cache: the slot determines its signature, the index is its
+// key.
 struct UnnamedHit {
   uint32_t slot = 0;
   uint64_t index = 0;
   bool operator==(const UnnamedHit&) const = default;
 };
 
-// An operation that every member may end by itself, if all post it. The member's tensors follow, as
-// they are in its memory.
+// An operation that every member can complete locally if all members post it. The member's tensors
+// follow, in memory layout.
 struct Post {
-  uint64_t applied_sequence = 0;  // as in Report
+  uint64_t applied_sequence = 0;  // see Report
   uint64_t epoch = 0;             // how often all ranks have joined
-  uint64_t index = 0;             // among the unnamed calls of the epoch; 0: it has a name
-  uint32_t slot = 0;              // of its signature, or of its name with that
-  uint64_t slot_since = 0;        // the plan entry that gave it
-  uint64_t occurrence = 0;        // of a name: how often the slot had been used (ResponseCache)
+  uint64_t index = 0;             // index among the unnamed calls of the epoch; 0: it has a name
+  uint32_t slot = 0;              // slot of its signature, or of its name and signature
+  uint64_t slot_since = 0;        // the plan entry that assigned the slot
+  uint64_t occurrence = 0;        // for a name: number of earlier uses of the slot (ResponseCache)
   bool operator==(const Post&) const = default;
 
-  // Whether two members, or one at two times, mean the same operation; whether they also agree
-  // about what it is.
+  // Whether two posts refer to the same operation, and whether they also agree on its properties.
   bool IsOf(const Post& other) const {
     return epoch == other.epoch && index == other.index && occurrence == other.occurrence &&
            (index != 0 || Agrees(other));
@@ -59,15 +59,15 @@ struct EncodingError {
 };
 
 struct Report {
-  // The last plan entry this member has applied: lets the coordinator give retired slots again.
+  // The last plan entry that this member has applied, so that the coordinator can reuse retired
+  // slots.
   uint64_t applied_sequence = 0;
   std::vector<uint32_t> hits;            // slots of named requests, ascending; a bitmap if denser
   std::vector<UnnamedHit> unnamed_hits;  // by ascending index
-  // Priorities of the hits, then of the unnamed hits, in their order; empty if all are 0. A hit
-  // says nothing of its priority otherwise, and only member 0, whose priorities count, has to say
-  // it: its reports don't leave the process.
+  // Priorities of the hits, then of the unnamed hits, in their order; empty if all are 0. Only
+  // member 0 sets them, because its priorities count; its reports do not leave the process.
   std::vector<int> hit_priorities;
-  // Request::own_bytes of the same hits; empty if all are 0. By member 0 alone, and not encoded.
+  // Request::own_bytes of the same hits; empty if all are 0. Only member 0 sets them; not encoded.
   std::vector<int64_t> hit_bytes;
   std::vector<Request> requests;  // first time, or changed
   // Of adaptive operations that have ended since the last report, where it has changed.
@@ -79,7 +79,7 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-// What several members report in the same words.
+// An equal report of several members.
 struct JointReport {
   std::vector<uint32_t> members;  // ascending, at least one
   Report report;
@@ -92,13 +92,13 @@ struct GroupReport {
   bool operator==(const GroupReport&) const = default;
 };
 
-// One unit, or a part of one, inside a plan entry. An item with neither slot nor request is a
-// further part of the unit of the item before it.
+// One unit, or a part of one, in a plan entry. An item with neither slot nor request is another
+// part of the previous item's unit.
 struct PlanItem {
-  std::optional<uint32_t> slot;    // cached unit, or the slot that `request` takes from now on
-  std::optional<Request> request;  // the unit in full where it is not in the cache yet
-  uint64_t index = 0;              // key of an unnamed unit that is referred to by slot
-  // The part: all of the unit, or `count` elements from `begin` of one of its tensors.
+  std::optional<uint32_t> slot;    // the cached unit, or the slot that is assigned to `request`
+  std::optional<Request> request;  // the full request, if the unit is not cached yet
+  uint64_t index = 0;              // key of an unnamed unit that is identified by slot
+  // The part: the whole unit, or `count` elements from `begin` of one of its tensors.
   bool whole = true;
   uint32_t tensor = 0;
   int64_t begin = 0;
@@ -109,10 +109,10 @@ struct PlanItem {
 struct PlanEntry {
   enum class Type : uint8_t {
     kExecute = 0,    // run `items` as one fused operation
-    kFail = 1,       // items[0], whose request has only key and kind, is in error on every member
+    kFail = 1,       // items[0], whose request has only key and kind, fails on every member
     kAllJoined = 2,  // every rank has joined; `last_joined` was the last one
   };
-  uint64_t sequence = 0;  // 1, 2, 3, … in each set
+  uint64_t sequence = 0;  // 1, 2, 3, … per set
   Type type = Type::kExecute;
   std::vector<uint32_t> retired_slots;  // forgotten by every member before the items are looked at
   std::vector<uint32_t> absent;         // member indices that have joined: they take no part
@@ -126,41 +126,40 @@ struct PlanEntry {
   bool operator==(const PlanEntry&) const = default;
 };
 
-// How far a rank got in one set before it left: what it has executed, the others can finish without
-// it.
+// The progress of a rank in one set when it left: the others can finish what it has executed.
 struct ExecutedUpTo {
   uint32_t process_set = 0;
   uint32_t incarnation = 0;
   uint64_t sequence = 0;
-  uint64_t posts = 0;  // operations that ended there without a plan
+  uint64_t posts = 0;  // number of operations that ended there without a plan
   bool operator==(const ExecutedUpTo&) const = default;
 };
 
 struct Goodbye {
-  bool clean = true;                   // false: code, message and ranks say what went wrong first
-  std::vector<ExecutedUpTo> executed;  // sets whose plan has begun
+  bool clean = true;                   // false: code, message and ranks describe the root cause
+  std::vector<ExecutedUpTo> executed;  // sets with at least one plan entry
   int code = 0;                        // StatusCode of the cause
   std::string message;
   std::vector<int> ranks;  // the ranks that caused it
   bool operator==(const Goodbye&) const = default;
 };
 
-// What a rank that has lost another one tells ranks that may have no link to that one.
+// The loss of a rank, sent to ranks that may have no link to it.
 struct LossNotice {
   int rank = -1;                                  // that is lost
-  std::string reason;                             // how that was seen
-  std::optional<std::vector<std::byte>> goodbye;  // that it sent, as it came
+  std::string reason;                             // how it was detected
+  std::optional<std::vector<std::byte>> goodbye;  // its goodbye, as received
   bool operator==(const LossNotice&) const = default;
 };
 
-// Told to rank 0 when a stall is due to be reported, for it to find ranks that wait for each other.
+// Sent to rank 0 when a stall is reported, so that it can detect deadlocks.
 struct StallNotice {
   std::string operation;      // kind and display name
-  uint64_t milliseconds = 0;  // that the wait has lasted
-  // Global ranks that the operation misses, as its coordinator sees it. Empty: a thread of the
-  // sender is blocked in it.
+  uint64_t milliseconds = 0;  // duration of the wait
+  // Global ranks that have not called the operation, according to its coordinator. Empty: a thread
+  // of the sender is blocked in it.
   std::vector<int> missing;
-  // A thread of the sender is blocked in it, and one of the missing ranks would do.
+  // A thread of the sender is blocked in it, and any one of the missing ranks would end the wait.
   bool one_would_do = false;
   bool operator==(const StallNotice&) const = default;
 };

@@ -12,7 +12,7 @@
 namespace horoscale {
 namespace {
 
-// Longer lists end with "…": a message is for people.
+// Longer lists are truncated with "…" for readability.
 constexpr size_t kMaxListed = 32;
 constexpr size_t kMaxNameShown = 512;
 
@@ -41,7 +41,8 @@ using Statements = std::vector<Statement>;
 using Fields = decltype(FieldsOf(std::declval<const Terms&>()));
 constexpr size_t kNumFields = std::tuple_size_v<Fields>;
 
-// What a statement says of each field, in the order of FieldsOf(); nothing where it has no meaning.
+// Formats each field of a statement, in the order of FieldsOf(); empty if the field is not
+// applicable.
 constexpr std::string (*kSays[])(const Terms&) = {
     [](const Terms& t) { return std::string(Name(t.kind)); },
     [](const Terms& t) { return Reduces(t.kind) ? std::string(Name(t.reduce_op)) : ""; },
@@ -66,6 +67,10 @@ constexpr std::string (*kSays[])(const Terms&) = {
       if (t.kind != OpKind::kReducescatter) return std::string();
       return t.splits.empty() ? "no splits" : FormatSplits(t.splits);
     },
+    [](const Terms& t) {
+      if (t.reduce_op != ReduceOp::kAdasum) return std::string();
+      return "Adasum from level " + std::to_string(t.adasum_start_level) + " on";
+    },
 };
 static_assert(std::size(kSays) == kNumFields);
 
@@ -76,7 +81,7 @@ bool Differs(const Statements& statements, Property property) {
   });
 }
 
-// Which fields the statements differ in.
+// The fields in which the statements differ.
 std::array<bool, kNumFields> DifferingFields(const Statements& statements) {
   return [&]<size_t... i>(std::index_sequence<i...>) {
     return std::array{
@@ -84,7 +89,8 @@ std::array<bool, kNumFields> DifferingFields(const Statements& statements) {
   }(std::make_index_sequence<kNumFields>());
 }
 
-// The tensors: their number if that differs, else those that differ, numbered in a group.
+// Formats the tensors: their number if it differs, otherwise those that differ, numbered in a
+// group.
 std::string FormatTensors(const Signature& signature, const Statements& statements) {
   const size_t count = signature.tensors.size();
   if (Differs(statements, [](const Signature& s) { return s.tensors.size(); }) && count != 1) {

@@ -1,4 +1,4 @@
-// The text of a mismatch: what each rank said about one tensor, as far as it differs.
+// The error message of a mismatch: the differing properties of each rank's request.
 #pragma once
 
 #include <string>

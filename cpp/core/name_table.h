@@ -1,7 +1,7 @@
-// Small numbers for names, so that a name is hashed once where it enters and never again.
+// NameTable: maps names to small integers, so that each name is hashed only once.
 //
-// References are counted: a pending unit holds one, and a cache slot holds one. Ids are dense and
-// given again, so that users can index vectors by them.
+// References are counted: each pending unit and each cache slot holds one. IDs are dense and
+// reused, so that they can index vectors.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ inline constexpr NameId kNoName = UINT32_MAX;  // of unnamed units
 
 class NameTable {
  public:
-  // The id of a name, new or known, with one more reference.
+  // Returns the ID of a name, which is added if necessary, and adds a reference.
   NameId Acquire(std::string_view name);
-  // kNoName for a name that nobody holds.
+  // kNoName for an unknown name.
   NameId Find(std::string_view name) const;
   void AddReference(NameId id);  // nothing for kNoName
   void Release(NameId id);       // nothing for kNoName
 
-  // Empty for kNoName. Valid until the last reference goes.
+  // Empty for kNoName. Valid until the last reference is released.
   std::string_view Text(NameId id) const;
   size_t size() const { return ids_.size(); }
 

@@ -6,7 +6,7 @@
 namespace horoscale {
 namespace {
 
-// The place of a signature among what was said already, added if it is new.
+// The index of a signature among the reported ones; added if it is new.
 uint32_t VariantOf(std::vector<SharedSignature>& variants, const Signature& signature,
                    const SharedSignature& shared) {
   for (uint32_t i = 0; i < variants.size(); ++i) {
@@ -55,7 +55,7 @@ Result<Negotiator::Outcome> Negotiator::Report(std::span<const uint32_t> members
                                                const UnitKey& key, const Signature& signature,
                                                const SharedSignature& shared) {
   for (const uint32_t member : SomeJoined() ? members : std::span<const uint32_t>()) {
-    if (joined_[member]) return Status::Protocol("it has joined, but reports an operation");
+    if (joined_[member]) return Status::Protocol("it has called join(), but reports an operation");
   }
   Outcome outcome;
   outcome.unit = FindOrAdd(key, &outcome.is_new);
@@ -63,7 +63,7 @@ Result<Negotiator::Outcome> Negotiator::Report(std::span<const uint32_t> members
   const uint32_t variant = VariantOf(unit.variants, signature, shared);
   for (const uint32_t member : members) {
     if (unit.variant_of[member] != kSilent) {
-      return Status::Protocol("it reports an operation twice before its end");
+      return Status::Protocol("it reports an operation that is already pending");
     }
     unit.variant_of[member] = variant;
   }

@@ -1,7 +1,7 @@
-// Which units are ready on every member of a set? Collects what the members said about each key.
+// Negotiator: determines which units are ready on every member of a set, from the members' reports.
 //
-// A unit is ready once every member has reported it or has joined. It stays known until it is
-// forgotten, so that a member that reports it twice is found out.
+// A unit is ready when every member has reported it or has joined. It is kept until Forget(), so
+// that duplicate reports are detected.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace horoscale {
 
-using UnitId = uint32_t;  // given again after Forget()
+using UnitId = uint32_t;  // reused after Forget()
 
-// The name, or for unnamed units kNoName and their position among the unnamed calls.
+// The name; for unnamed units kNoName and their index among the unnamed calls.
 struct UnitKey {
   NameId name = kNoName;
   uint64_t index = 0;
@@ -29,7 +29,7 @@ class Negotiator {
   struct Unit {
     UnitKey key;
     std::vector<SharedSignature>
-        variants;  // what was said, in order of appearance: one unless mismatched
+        variants;  // the reported signatures, in order of arrival; one unless mismatched
     std::vector<uint32_t> variant_of;  // by member; kSilent
     uint32_t awaited = 0;              // members that have neither reported nor joined
     double since = 0;                  // when the first member reported it; the coordinator's
@@ -47,32 +47,33 @@ class Negotiator {
 
   explicit Negotiator(uint32_t size) : joined_(size), last_index_(size) {}
 
-  // These members say the same. `shared` is given where they referred to a cached signature, and is
-  // compared by address first. kProtocol if one has joined or has reported the key before.
+  // Takes the equal reports of these members. `shared` is set if they referred to a cached
+  // signature; it is compared by address first. kProtocol if a member has joined or has already
+  // reported the key.
   Result<Outcome> Report(std::span<const uint32_t> members, const UnitKey& key,
                          const Signature& signature, const SharedSignature& shared);
 
-  // Whether some member has reported it.
+  // Whether any member has reported it.
   bool Knows(const UnitKey& key) const;
 
-  // The member has made `count` more unnamed calls. Returns the index of the last one before them.
+  // The member has made `count` more unnamed calls. Returns the index of the last call before them.
   uint64_t AdvanceIndex(uint32_t member, size_t count);
 
-  // The member counts as ready for everything from now on. Returns the units that this makes ready,
-  // in no order of meaning. kProtocol if it has joined already.
+  // The member has joined and counts as ready for everything from now on. Returns the units that
+  // this makes ready, in unspecified order. kProtocol if it has already joined.
   Result<std::vector<UnitId>> Join(uint32_t member);
   bool HasJoined(uint32_t member) const { return joined_[member]; }
   bool SomeJoined() const { return num_joined_ > 0; }
   bool AllJoined() const { return num_joined_ == joined_.size(); }
-  // Everybody is active again and counts unnamed calls from 1.
+  // Makes all members active again and restarts the count of unnamed calls at 1.
   void Reactivate();
 
   Unit& Get(UnitId unit) { return units_[unit]; }
   const Unit& Get(UnitId unit) const { return units_[unit]; }
   size_t num_units() const { return units_.size() - free_.size(); }
-  // Units that some member is awaited for, at most `limit`.
+  // Units that wait for members, at most `limit`.
   std::vector<UnitId> Waiting(size_t limit) const;
-  // Members that take no part in a ready unit, ascending.
+  // Members that do not participate in a ready unit, ascending.
   std::vector<uint32_t> Absent(UnitId unit) const;
   void Forget(UnitId unit);
 

@@ -1,5 +1,4 @@
-// The bytes of what ranks tell each other beside reports, plans and posts: goodbyes, stalls,
-// losses.
+// Codec of the messages other than reports, plans and posts: goodbyes, stalls, losses.
 #include <limits>
 #include <utility>
 

@@ -6,13 +6,13 @@
 namespace horoscale {
 namespace {
 
-// What an urgent tensor may wait for the bucket under way.
+// How long an urgent tensor may wait for the current bucket.
 constexpr double kPatienceSeconds = 0.012;
 
-// Below it a bucket costs more than it carries. What is smaller tells of delays, not of the pace.
+// Smaller buckets are dominated by overhead, and their times measure latency instead of bandwidth.
 constexpr int64_t kLeastBucketBytes = 128 << 10;
 
-// How much a bucket leaves of those before it.
+// The weight that remains for previous buckets.
 constexpr double kMemory = 0.9;
 
 }  // namespace
@@ -23,7 +23,7 @@ bool Pace::OnExecuted(int64_t bytes, double seconds) {
   seconds_ = kMemory * seconds_ + seconds;
   constexpr double kMost = uint64_t{1} << 40;
   const double carried = std::min(bytes_ / seconds_ * kPatienceSeconds, kMost);
-  // A bucket as large as now remains until it is too large by half, or twice as much fits.
+  // The size changes only if it is too large by half, or if twice as much fits.
   const auto fits = std::max(static_cast<int64_t>(carried), kLeastBucketBytes);
   const auto rounded = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(fits)));
   const bool keeps = rounded < bucket_bytes_ && fits > bucket_bytes_ / 3 * 2;

@@ -1,5 +1,5 @@
-// How large buckets may be on a slow network: no larger than what it carries while an urgent tensor
-// may have to wait. From what buckets have taken so far. Pure.
+// Pace: limits the size of buckets on a slow network to the amount that it transfers in the time an
+// urgent tensor may have to wait. Based on the measured times of buckets. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@ namespace horoscale {
 
 class Pace {
  public:
-  // A bucket was executed; true if that changes what Of() says.
+  // Records an executed bucket; returns true if that changes Of().
   bool OnExecuted(int64_t bytes, double seconds);
 
-  // These limits, and none above what a bucket may have. Tensors that are never cut still aren't.
+  // Returns these limits, reduced to the current size of buckets. If tensors are never split, they
+  // still are not.
   Limits Of(const Limits& limits) const;
 
  private:
-  double bytes_ = 0;  // of the last buckets, the older the less
+  double bytes_ = 0;  // exponentially weighted bytes of the last buckets
   double seconds_ = 0;
-  int64_t bucket_bytes_ = INT64_MAX;  // a power of two, so that it seldom changes
+  int64_t bucket_bytes_ = INT64_MAX;  // a power of two, so that it rarely changes
 };
 
 }  // namespace horoscale

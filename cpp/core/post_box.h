@@ -1,5 +1,5 @@
-// What members have posted, as the coordinator sees it: it counts, so that what not all of them
-// post is planned. Pure.
+// PostBox: the coordinator's count of members' posts, so that operations that not all of them post
+// are planned. Pure.
 #pragma once
 
 #include <compare>
@@ -17,10 +17,10 @@ class PostBox {
  public:
   struct Key {
     NameId name = kNoName;
-    uint64_t number = 0;  // the index of an unnamed call, the occurrence of a name
+    uint64_t number = 0;  // the index of an unnamed call, or the occurrence of a name
     auto operator<=>(const Key&) const = default;
   };
-  // What a member's post says of the operation.
+  // A member's post of an operation.
   struct Said {
     uint32_t slot = 0;
     uint64_t slot_since = 0;
@@ -28,9 +28,9 @@ class PostBox {
   };
   enum class Outcome {
     kWaits,      // for other members
-    kEnded,      // all members have posted the same: forgotten
-    kDisagrees,  // all have posted, and not the same
-    kTwice,      // the member has posted it before
+    kEnded,      // all members have posted the same, and it was removed
+    kDisagrees,  // all have posted, but not the same
+    kTwice,      // the member has already posted it
     kTooMany,    // operations
   };
   struct Waiting {
@@ -40,12 +40,12 @@ class PostBox {
     double seconds = 0;
   };
 
-  // `period`: of reports about what waits; 0: none.
+  // `period`: the time between reports of waiting operations; 0: no reports.
   PostBox(uint32_t size, double period) : size_(size), period_(period) {}
 
-  // A member posts an operation.
+  // Takes a member's post.
   Outcome Add(uint32_t member, const Key& key, const Said& said, double now);
-  // What was posted of the operation and is forgotten here, since when that waits.
+  // The posts of an operation that are removed from the box, and when the first arrived.
   struct Posted {
     std::vector<std::optional<Said>> by_member;  // empty if nothing was
     WaitClock clock;
@@ -55,10 +55,10 @@ class PostBox {
   bool empty() const { return operations_.empty(); }
   // When the first member posted it; nothing if none has.
   std::optional<double> Since(const Key& key) const;
-  // Operations that others have posted; the first one of a name.
+  // Operations that others have posted; for a name, the first one.
   std::vector<Key> NotPostedBy(uint32_t member) const;
   std::optional<Key> FirstNotPostedBy(uint32_t member, NameId name) const;
-  // Since the last time, or since the first post, a period has passed.
+  // Operations whose last report, or first post, is more than a period ago.
   std::vector<Waiting> TakeOverdue(double now);
   std::vector<Waiting> All() const;
 
@@ -76,7 +76,8 @@ class PostBox {
   const uint32_t size_;
   const double period_;
   std::map<Key, Operation> operations_;
-  std::map<Key, Operation>::node_type spare_;  // of one that has ended: the next one takes it
+  std::map<Key, Operation>::node_type spare_;  // node of an ended operation, reused for the next
+                                               // one
 };
 
 }  // namespace horoscale

@@ -7,7 +7,8 @@
 namespace horoscale {
 namespace {
 
-// Operations that a member may have posted before this one has submitted them: it waits for each.
+// The number of operations that a member may have posted before this one has submitted them; it
+// waits for each.
 constexpr size_t kMostAhead = 2;
 
 }  // namespace
@@ -24,7 +25,7 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
     return !member.HasPassed(other.post);
   });
   if (static_cast<size_t>(ahead) >= kMostAhead) {
-    return Status::Protocol("it posts operations that it does not wait for");
+    return Status::Protocol("it has more posted operations than allowed");
   }
   Posted& added = posted.emplace_back();
   added.post = post;
@@ -36,8 +37,8 @@ Status PostTable::Add(uint32_t from, const Post& post, std::span<const std::byte
   return Status::Ok();
 }
 
-// What this member has reported is planned: posts of it are of no use. What it has posted may end
-// with the others' posts, also after the slot was retired.
+// Operations that this member has reported are planned, so posts of them are not needed. Operations
+// that it has posted may complete with the others' posts, even after the slot was retired.
 bool PostTable::IsNeeded(const Post& post, const Member& member) const {
   return (own_ && post.IsOf(*own_)) || member.MayPost(post);
 }

@@ -1,11 +1,12 @@
-// What members have posted, as each member sees it: it ends what all of them have posted. Pure.
+// PostTable: the posts of all members, as seen by each member: an operation that all members have
+// posted is complete. Pure.
 //
-// A small operation needs no plan where nothing is to be decided: every member sends its tensors to
-// every other one, or host by host (post_routes.h), and who has those of all folds them. A member
-// posts an operation or reports it, never both, and can't take either back. So all see the same:
-// all have posted alike and the operation has ended, on each member as soon as it has the last
-// post; or some member has not, which the coordinator finds out, and what was posted of it counts
-// as reported.
+// A small operation needs no plan if there is nothing to decide: every member sends its tensors to
+// every other one, or host by host (post_routes.h), and folds those of all members. A member either
+// posts or reports an operation, never both, and can't withdraw either. So all members reach the
+// same conclusion. Either all have posted the same, and the operation ends on each member as soon
+// as it has the last post. Or some member has not; the coordinator detects that, and the posts
+// count as reports.
 #pragma once
 
 #include <cstddef>
@@ -24,22 +25,22 @@ class PostTable {
  public:
   PostTable(uint32_t size, uint32_t self) : self_(self), posted_(size) {}
 
-  // This member posts; one operation at a time.
+  // Sets this member's post; one operation at a time.
   void SetOwn(const Post& post) { own_ = post; }
-  // Its operation has ended by the plan.
+  // Clears it when its operation has ended by the plan.
   void ForgetOwn() { own_.reset(); }
   bool HasOwn() const { return own_.has_value(); }
 
-  // Another member has posted. kProtocol for what can't be.
+  // Adds another member's post. kProtocol if it is invalid.
   Status Add(uint32_t from, const Post& post, std::span<const std::byte> values,
              const Member& member);
 
-  // Whether these members have posted what this one has.
+  // Whether these members have posted the same operation as this one.
   bool HasAll(std::span<const uint32_t> members) const;
-  // Then: what they have posted.
+  // The operation that they have posted.
   const Post& own() const { return *own_; }
   std::span<const std::byte> ValuesOf(uint32_t from) const;
-  // Forgets the operation.
+  // Removes the operation.
   void End();
 
  private:

@@ -1,7 +1,7 @@
-// What one rank asks for: the unit that is negotiated, cached and scheduled.
+// Request: one rank's request for an operation, the unit that is negotiated, cached and scheduled.
 //
-// A grouped operation is one Request with several tensors: it is negotiated in one piece, which is
-// what makes it all-or-nothing. An ungrouped operation is a group of one.
+// A grouped operation is one Request with several tensors: it is negotiated as a whole, which makes
+// it all-or-nothing. An ungrouped operation is a group of one.
 #pragma once
 
 #include <compare>
@@ -30,39 +30,40 @@ struct TensorSpec {
 inline constexpr int64_t kFreeDimension = -1;
 inline constexpr int kDeviceCpu = -1;
 
-// All of a signature but its tensors: what the units of one bucket have in common. A new field is
-// declared here and named in FieldsOf().
+// A signature without its tensors: the common properties of the units in one bucket. New fields
+// must be declared here and listed in FieldsOf().
 struct Terms {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
   int root = -1;  // global rank, of kinds with HasRoot()
   double prescale = 1.0;
   double postscale = 1.0;
-  Encoding encoding;            // of sums of floating-point numbers
-  bool on_device = false;       // CUDA tensors (all of a request are, or none)
+  Encoding encoding;            // for sums of floating-point numbers
+  bool on_device = false;       // CUDA tensors (all tensors of a request, or none)
   std::vector<int> ranks;       // add_process_set: global ranks in the set's order
-  bool distinct = false;        // add_process_set: also if there is a set of these ranks
+  bool distinct = false;        // add_process_set: even if a set of these ranks exists
   int target_set = -1;          // remove_process_set: the set's id
-  std::vector<int64_t> splits;  // reducescatter: rows for each member; empty: evenly
+  std::vector<int64_t> splits;  // reducescatter: rows per member; empty: evenly
+  int adasum_start_level = 1;   // Adasum: size of the groups of ranks that are averaged first
 
   auto operator<=>(const Terms&) const = default;
 };
 
-// References to all fields of Terms, in their order on the wire. Whatever treats every field goes
-// through this list: encoding, decoding, hashing, and what a mismatch says. It doesn't compile if a
-// field is missing.
+// References to all fields of Terms, in wire order. All code that handles every field uses this
+// list: encoding, decoding, hashing, and mismatch messages. It does not compile if a field is
+// missing.
 template <typename AnyTerms>
   requires std::derived_from<AnyTerms, Terms>
 constexpr auto FieldsOf(AnyTerms& of) {
   std::conditional_t<std::is_const_v<AnyTerms>, const Terms, Terms>& terms = of;
   auto& [kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
-         target_set, splits] = terms;
+         target_set, splits, adasum_start_level] = terms;
   return std::tie(kind, reduce_op, root, prescale, postscale, encoding, on_device, ranks, distinct,
-                  target_set, splits);
+                  target_set, splits, adasum_start_level);
 }
 
-// Everything that the members of a set must agree on. Two requests of one key with different
-// signatures are a mismatch, reported to every member with what each rank said.
+// Everything that the members of a set must agree on. Requests with the same key and different
+// signatures are a mismatch, which is reported to every member with each rank's request.
 struct Signature : Terms {
   std::vector<TensorSpec> tensors;
 
@@ -71,18 +72,18 @@ struct Signature : Terms {
 };
 size_t Hash(const Signature& signature);
 
-// How messages and the timeline call a unit: the name, or "allreduce.unnamed.7".
+// The name of a unit in messages and in the timeline: its name, or "allreduce.unnamed.7".
 std::string DisplayName(std::string_view name, OpKind kind, uint64_t index);
 
 struct Request {
-  // The key within a process set is the name, or, for an unnamed operation (empty name), the
-  // position of the call among the unnamed calls of the set.
+  // The key within a process set is the name or, for an unnamed operation (empty name), the index
+  // of the call among the unnamed calls of the set.
   std::string name;
-  uint64_t index = 0;  // 0 for named requests, otherwise counts from 1
+  uint64_t index = 0;  // 0 for named requests, otherwise starting at 1
   int priority = 0;    // higher is more urgent; the coordinator's own counts
-  // What this rank brings, where the signature leaves it open (a free first dimension); else 0. A
-  // hint for the scheduler, said by the coordinator's own member alone: it is not sent, not agreed
-  // on, and no part of what a slot stands for.
+  // The size of this rank's input, if the signature does not determine it (a free first dimension);
+  // otherwise 0. A hint for the scheduler, set only by the coordinator's own member: it is not
+  // sent, not negotiated, and not part of a slot's content.
   int64_t own_bytes = 0;
   Signature signature;
 

@@ -22,7 +22,8 @@ Status CheckTensor(const TensorSpec& tensor, OpKind kind, int64_t* data_bytes) {
     const int64_t dimension = tensor.shape[i];
     if (dimension == kFreeDimension && i == 0 && HasFreeFirstDimension(kind)) continue;
     if (dimension < 0) {
-      return Status::InvalidArgument("a tensor has the dimension " + std::to_string(dimension));
+      return Status::InvalidArgument("a tensor has an invalid dimension: " +
+                                     std::to_string(dimension));
     }
     if (dimension == 0) {
       empty = true;
@@ -34,13 +35,13 @@ Status CheckTensor(const TensorSpec& tensor, OpKind kind, int64_t* data_bytes) {
   }
   if (!empty) *data_bytes += bytes;
   if (*data_bytes > kMaxRequestDataBytes) {
-    return Status::InvalidArgument("the tensors are larger than 2^60 bytes together");
+    return Status::InvalidArgument("the total size of the tensors is larger than 2^60 bytes");
   }
   return Status::Ok();
 }
 
-// How a field of each type travels: Put() writes it, Get() reads it, and MostBytes() is what it
-// takes at most.
+// Codec of each type of field: Put() writes it, Get() reads it, and MostBytes() is its maximum
+// size.
 
 template <typename Enum>
 concept Enumerator = std::is_enum_v<Enum>;
@@ -150,7 +151,7 @@ size_t EncodedSizeBound(std::string_view name, const Signature& signature) {
 Status CheckLimits(const Request& request) {
   const Signature& signature = request.signature;
   if (request.name.size() > kMaxNameBytes) {
-    return Status::InvalidArgument("a name of " + std::to_string(request.name.size()) +
+    return Status::InvalidArgument("a name has " + std::to_string(request.name.size()) +
                                    " bytes; at most " + std::to_string(kMaxNameBytes) +
                                    " are supported");
   }
@@ -161,7 +162,7 @@ Status CheckLimits(const Request& request) {
       signature.splits.size() > kMaxRanks ||
       EncodedSizeBound(request.name, signature) > kMaxRequestBytes) {
     return Status::InvalidArgument("a group of " + std::to_string(signature.tensors.size()) +
-                                   " tensors is too large to be negotiated in one piece");
+                                   " tensors is too large to be negotiated as one request");
   }
   int64_t data_bytes = 0;
   for (const TensorSpec& tensor : signature.tensors) {
@@ -185,11 +186,11 @@ Request ReadRequest(WireReader& in) {
   Get(in, request.signature);
   if (!in.ok()) return {};
   if (request.name.empty() == (request.index == 0)) {
-    in.Fail("a request needs either a name or an index");
+    in.Fail("a request must have either a name or an index");
   } else if (request.signature.kind == OpKind::kJoin) {
     in.Fail("join is not a request");
   } else if (!CheckLimits(request).ok()) {
-    in.Fail("a request is beyond the limits");
+    in.Fail("a request exceeds the limits");
   }
   return request;
 }

@@ -1,4 +1,4 @@
-// A Request inside a message. Used by the codec alone.
+// Encodes a Request in a message. Used only by the codec.
 #pragma once
 
 #include "core/request.h"
@@ -6,7 +6,7 @@
 
 namespace horoscale {
 
-// What the smallest request takes, to check counts before anything is allocated.
+// The size of the smallest request, to check counts before anything is allocated.
 inline constexpr size_t kMinRequestBytes = 26;
 
 void WriteRequest(const Request& request, WireWriter& out);

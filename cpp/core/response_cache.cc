@@ -31,16 +31,18 @@ const ResponseCache::Entry* ResponseCache::Get(uint32_t slot) const {
 Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signature,
                              uint64_t sequence) {
   if (slot >= SlotSpace(capacity_) || size_ >= capacity_ || Get(slot) != nullptr) {
-    return Status::Protocol("the plan gives slot " + std::to_string(slot) +
-                            ", which is taken or beyond the cache's capacity of " +
+    return Status::Protocol("the plan assigns slot " + std::to_string(slot) +
+                            ", which is in use or exceeds the cache's capacity of " +
                             std::to_string(capacity_));
   }
   if (name == kNoName) {
-    if (FindUnnamed(signature)) return Status::Protocol("the plan gives a signature two slots");
+    if (FindUnnamed(signature)) {
+      return Status::Protocol("the plan assigns two slots to a signature");
+    }
     unnamed_.emplace(Hash(signature), slot);
   } else {
     if (name >= slot_of_name_.size()) slot_of_name_.resize(name + 1);
-    if (slot_of_name_[name]) return Status::Protocol("the plan gives a name two slots");
+    if (slot_of_name_[name]) return Status::Protocol("the plan assigns two slots to a name");
     slot_of_name_[name] = slot;
   }
   if (slot >= entries_.size()) entries_.resize(slot + 1);
@@ -52,8 +54,7 @@ Status ResponseCache::Assign(uint32_t slot, NameId name, const Signature& signat
 Result<NameId> ResponseCache::Retire(uint32_t slot) {
   const Entry* entry = Get(slot);
   if (entry == nullptr) {
-    return Status::Protocol("the plan retires slot " + std::to_string(slot) +
-                            ", which stands for nothing");
+    return Status::Protocol("the plan retires slot " + std::to_string(slot) + ", which is empty");
   }
   const NameId name = entry->name;
   if (name != kNoName) {

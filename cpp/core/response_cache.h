@@ -1,8 +1,8 @@
-// A member's half of the response cache: what each slot of its set stands for.
+// ResponseCache: a member's part of the response cache: the content of each slot of its set.
 //
-// A slot stands for a named unit (name and signature) or for a signature alone (unnamed units).
-// Slots are given and taken only by plan entries, which all members apply in one order: they can't
-// diverge.
+// A slot contains a named unit (name and signature), or only a signature (for unnamed units). Only
+// plan entries, which all members apply in the same order, assign and retire slots, so the caches
+// can't diverge.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace horoscale {
 
-// A set with this capacity numbers its slots below this: as many again as may be live, so that
-// slots can be given while retired ones wait until no report can mean them any more.
+// The number of slots of a set with this capacity: twice the capacity, so that slots can be
+// assigned while retired ones wait until no report can refer to them any more.
 constexpr size_t SlotSpace(size_t capacity) { return 2 * capacity; }
 
 class ResponseCache {
@@ -26,29 +26,29 @@ class ResponseCache {
   struct Entry {
     NameId name = kNoName;
     Signature signature;
-    uint64_t since = 0;  // the plan entry that gave the slot
-    uint64_t uses = 0;   // since then: see CountUse()
+    uint64_t since = 0;  // the plan entry that assigned the slot
+    uint64_t uses = 0;   // uses since then: see CountUse()
   };
 
   explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
 
-  // The slot of a unit, if a slot stands for exactly that. kNoName asks for unnamed units.
+  // The slot of a unit, if a slot has exactly this content. kNoName finds unnamed units.
   std::optional<uint32_t> Find(NameId name, const Signature& signature) const;
-  // Null where the slot stands for nothing.
+  // Null if the slot is empty.
   const Entry* Get(uint32_t slot) const;
 
   // The slot of a name, whatever its signature.
   std::optional<uint32_t> SlotOf(NameId name) const;
 
-  // Something named by the slot was executed in part or as a whole, has failed, or has ended
-  // without a plan. What a rank calls next by this name is the same operation on all members, and
+  // Counts a use of a named slot: it was executed partly or completely, has failed, or has ended
+  // without a plan. A rank's next call with this name is the same operation on all members, and
   // finds the same count on all of them.
   void CountUse(uint32_t slot) { ++entries_[slot]->uses; }
 
-  // In plan entry `sequence`. kProtocol if the slot is out of range or taken, or if another one
-  // stands for the same.
+  // Assigns a slot in plan entry `sequence`. kProtocol if the slot is out of range or in use, or if
+  // another slot has the same content.
   Status Assign(uint32_t slot, NameId name, const Signature& signature, uint64_t sequence);
-  // The name whose slot it was; kProtocol if the slot stands for nothing.
+  // Retires a slot and returns its name; kProtocol if the slot is empty.
   Result<NameId> Retire(uint32_t slot);
 
   size_t size() const { return size_; }

@@ -9,7 +9,8 @@
 namespace horoscale {
 namespace {
 
-// What the units of one entry may take when all are named in full; one unit always may.
+// Limit of the encoded size of an entry's units if all are sent in full; one unit is always
+// allowed.
 constexpr size_t kMaxEntryBytes = kMaxMessageBytes / 4;
 
 }  // namespace
@@ -29,7 +30,7 @@ void Scheduler::Push(ReadyUnit unit) {
     const auto place =
         shared_queues_.try_emplace({unit.priority, std::move(fusion_class)}, turn).first;
     key = &place->first;
-    turn = place->second;  // an older one, if the queue is there already
+    turn = place->second;  // the older one, if the queue already exists
   }
   Queue& queue = queues_[turn];
   queue.key = key;
@@ -105,7 +106,7 @@ std::vector<Bucket> Scheduler::Take() {
   size_t message_bytes = 0;
   Bucket& bucket = buckets.emplace_back();
   bool emptied = Fill(queue, limit, &message_bytes, bucket);
-  // Less urgent units of the class come along if that was the last of the more urgent ones.
+  // Less urgent units of the class are added if no more urgent ones are left.
   while (key && emptied && !queues_.empty()) {
     const int priority = queues_.begin()->first.priority;
     if (priority == key->priority) break;

@@ -1,15 +1,15 @@
-// Which ready unit is executed next? The most urgent first, first in first out among equals, and
-// never more bytes ahead of execution than the credit, so that what becomes ready later can still
-// overtake.
+// Scheduler: selects the next ready units: the most urgent first, first in, first out among equals.
+// It publishes no more bytes ahead of execution than the credit, so that more urgent units that
+// become ready later can still overtake.
 //
-// A bucket is filled with units of one class that are ready: none waits for others to come. Within
-// one priority a later unit may join a bucket before an earlier one of another class. A less urgent
-// unit joins only when nothing more urgent is left, and as long as the bucket is no larger than a
-// partition: that is how long an urgent tensor may have to wait for others.
+// A bucket is filled with ready units of one class; it never waits for further units. Within one
+// priority, a later unit may join a bucket before an earlier unit of another class. A less urgent
+// unit joins only if no more urgent ones are left and the bucket stays within the size of a
+// partition, which limits how long an urgent tensor may have to wait.
 //
-// Buckets find their size by themselves. While one is executed the next is known to all members;
-// what becomes ready meanwhile is put together. So the first of a burst is small and starts at
-// once, and the slower buckets are executed, the larger they get.
+// The size of buckets adapts automatically. While one bucket is executed, all members know the next
+// one; units that become ready meanwhile are fused. So the first bucket of a burst is small and
+// starts immediately, and the slower buckets are executed, the larger they become.
 #pragma once
 
 #include <cstdint>
@@ -35,27 +35,27 @@ class Scheduler {
     std::optional<Encoding> chosen = {};  // of an adaptive one
   };
 
-  // One is executed, the next is known to all members. With more, what could travel together would
-  // be published apart.
+  // One entry is executed, the next is known to all members. With more entries, units that could be
+  // fused would be published separately.
   static constexpr size_t kEntriesAhead = 2;
 
-  // `entries_ahead`: published and not executed, at most.
+  // `entries_ahead`: maximum number of published entries that are not executed.
   Scheduler(FusionPlanner planner, int64_t credit_bytes, size_t entries_ahead = kEntriesAhead)
       : planner_(planner), credit_bytes_(credit_bytes), entries_ahead_(entries_ahead) {}
 
-  // From now on. Units that wait are cut or not as they were when they came.
+  // Sets the limits from now on. Waiting units remain split, or not, as when they were added.
   void SetLimits(FusionPlanner planner, int64_t credit_bytes);
 
   void Push(ReadyUnit unit);
 
-  // The buckets that are next and have to be published together, their bytes to be charged by
-  // Published() before the next call. None if nothing is ready or the credit is used up.
+  // Returns the next buckets, which must be published together. Published() must be called with
+  // their bytes before the next call. Empty if nothing is ready or the credit is used up.
   std::vector<Bucket> Take();
   bool CanTake() const;
   bool empty() const { return queues_.empty(); }
 
   void Published(uint64_t sequence, int64_t bytes);
-  // Gives back the bytes of an entry. Unknown ones are ignored.
+  // Returns the bytes of an entry to the credit. Unknown entries are ignored.
   void Executed(uint64_t sequence);
 
  private:
@@ -66,7 +66,7 @@ class Scheduler {
     size_t message_bytes;
     int64_t bytes;
     FusionPlanner::Form form;
-    int64_t begin;  // of a cut tensor: what has been taken
+    int64_t begin;  // for a split tensor: elements before it have been taken
   };
   struct QueueKey {
     int priority;
@@ -78,9 +78,10 @@ class Scheduler {
   };
   struct Queue {
     std::list<Queued> units;
-    const QueueKey* key = nullptr;  // in shared_queues_; null: its one unit shares with no other
+    const QueueKey* key = nullptr;  // in shared_queues_; null: its only unit does not share a
+                                    // bucket
   };
-  // When a queue is due, by its first unit: the most urgent first, then the oldest.
+  // The order of queues by their first units: the most urgent first, then the oldest.
   struct Turn {
     int priority;
     uint64_t order;
@@ -96,8 +97,8 @@ class Scheduler {
 
   Part NextPart(const Queued& queued) const;
   bool InCredit(int64_t bytes) const;
-  // Moves parts from the queue to the bucket until it is full; true if that empties the queue.
-  // Then the queue is where its first unit is due, or gone.
+  // Moves parts from the queue to the bucket until it is full; returns true if that empties the
+  // queue. Then reorders or removes the queue.
   bool Fill(Queues::iterator queue, int64_t limit, size_t* message_bytes, Bucket& bucket);
   void PutBack(Queues::iterator queue);
 
@@ -106,7 +107,7 @@ class Scheduler {
   size_t entries_ahead_;
   uint64_t next_order_ = 1;
   Queues queues_;                           // the next one first; none is empty
-  std::map<QueueKey, Turn> shared_queues_;  // which of them units of a class may join
+  std::map<QueueKey, Turn> shared_queues_;  // queues that units of a class may join
   std::deque<Outstanding> outstanding_;
   int64_t outstanding_bytes_ = 0;
 };

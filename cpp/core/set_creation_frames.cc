@@ -38,7 +38,7 @@ void WriteCause(WireWriter& out, const Status& cause) {
 
 Status ReadCause(WireReader& in) {
   const uint64_t code = in.Varint(static_cast<uint64_t>(kLastStatusCode));
-  if (code == 0) in.Fail("it says that nothing failed");
+  if (code == 0) in.Fail("it reports a failure with code 0");
   std::string message = in.Text(kMaxTextBytes);
   std::vector<int> ranks = ReadRanks(in);
   if (!in.ok()) return {};
@@ -78,9 +78,10 @@ Result<SetCreationFrame> DecodeSetCreationFrame(std::span<const std::byte> bytes
     frame.set.tag = in.Text(kMaxNameBytes);
   }
   if (HasCause(frame.type)) frame.cause = ReadCause(in);
-  if (in.left() > 0) in.Fail("something follows its end");
+  if (in.left() > 0) in.Fail("trailing bytes");
   if (!in.ok()) {
-    return Status::Protocol(std::string("broken frame of a set's creation: ") + in.reason());
+    return Status::Protocol(std::string("invalid frame of a process set's creation: ") +
+                            in.reason());
   }
   return frame;
 }

@@ -1,5 +1,5 @@
-// The frames by which the members of a process set make it without the other ranks, as values and
-// as bytes. set_creations.h tells the story; the lowest member leads.
+// The frames with which members create a process set without the other ranks, and their codec.
+// set_creations.h describes the protocol; the lowest member is the leader.
 //
 //   kAsk        member → leader   "I have called it for this set"
 //   kMade       leader → member   "all have; register it": the set's number
@@ -20,10 +20,10 @@
 
 namespace horoscale {
 
-// A set that is to be made by its members. The calls of one ranks and tag belong together.
+// A set that its members create. Calls with the same ranks and tag belong together.
 struct NewSet {
   std::vector<int> ranks;  // global, in the set's order
-  bool distinct = false;   // also if there is a set of these ranks
+  bool distinct = false;   // even if a set of these ranks exists
   std::string tag;
 
   int LowestRank() const { return *std::min_element(ranks.begin(), ranks.end()); }
@@ -40,7 +40,7 @@ struct SetCreationFrame {
     kWithdrawn = 5,
   };
   Type type = Type::kAsk;
-  uint64_t call = 0;    // kAsk, kMade, kRefused: the member's own number of its call
+  uint64_t call = 0;    // kAsk, kMade, kRefused: the member's number of its call
   uint32_t number = 0;  // kMade, kReady, kBegin: the leader's number of the set
   NewSet set;           // kAsk, kWithdrawn
   Status cause;         // kRefused, kWithdrawn: code, message and ranks

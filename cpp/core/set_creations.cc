@@ -29,7 +29,7 @@ SetCreations::Key SetCreations::KeyOf(const NewSet& set) {
 
 void SetCreations::Send(int to_rank, SetCreationFrame frame) {
   if (to_rank == rank_) {
-    (void)OnFrame(rank_, frame);  // own ones can be
+    (void)OnFrame(rank_, frame);  // own frames are valid
   } else {
     steps_.push_back({.kind = Step::Kind::kSend, .rank = to_rank, .frame = std::move(frame)});
   }
@@ -76,7 +76,7 @@ Result<uint64_t> SetCreations::Call(NewSet set) {
                   "a call that adds " + Describe(calls_.at(pending->second).set) +
                       " by its members is pending" +
                       (set.tag.empty() ? "" : " with the tag \"" + set.tag + "\"") +
-                      "; give each of those that are under way at once its own tag");
+                      "; use different tags for concurrent calls");
   }
   if (const Status* const cause = LossIn(set.ranks)) return *cause;
   const uint64_t number = ++last_call_;
@@ -89,7 +89,7 @@ Result<uint64_t> SetCreations::Call(NewSet set) {
 
 void SetCreations::OnMade(int leader, const SetCreationFrame& frame) {
   const auto found = calls_.find(frame.call);
-  // If this rank has given up, the leader hears of that.
+  // If this rank has withdrawn, the leader is notified of that.
   if (found == calls_.end() || found->second.leader != leader || found->second.number) return;
   found->second.number = frame.number;
   steps_.push_back({.kind = Step::Kind::kRegister,
@@ -168,7 +168,7 @@ void SetCreations::OnSetFailed(int leader, uint32_t number, const Status& cause)
     if (const auto made = made_.find(number); leader == rank_ && made != made_.end()) {
       const auto asks = std::move(made->second.asks);
       made_.erase(made);
-      return Refuse(asks, cause);  // with this rank's own
+      return Refuse(asks, cause);  // including this rank's own call
     }
     return Fail(failed, cause);
   }
@@ -181,7 +181,7 @@ Status SetCreations::OnAsk(int from_rank, const SetCreationFrame& frame) {
   const std::vector<int>& ranks = key.first;
   if (ranks.empty() || ranks.front() != rank_ || ranks.back() >= size_ || !Has(ranks, from_rank) ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return Status::Protocol("it asks for a set that it can't make with this rank");
+    return Status::Protocol("it asks for a process set that it can't create with this rank");
   }
   if (const Status* const cause = LossIn(ranks)) {
     Refuse(from_rank, frame.call, *cause);
@@ -189,9 +189,10 @@ Status SetCreations::OnAsk(int from_rank, const SetCreationFrame& frame) {
   }
   if (asks_of_[from_rank] >= kMostAsks) {
     Refuse(from_rank, frame.call,
-           Status::InvalidArgument("rank " + std::to_string(rank_) + " has not called the first " +
-                                   std::to_string(kMostAsks) + " sets that rank " +
-                                   std::to_string(from_rank) + " wants to make with it"));
+           Status::InvalidArgument("rank " + std::to_string(rank_) +
+                                   " has not called add_process_set() for the first " +
+                                   std::to_string(kMostAsks) + " process sets that rank " +
+                                   std::to_string(from_rank) + " is creating with it"));
     return Status::Ok();
   }
   Attempt& attempt = AttemptFor(from_rank, key);
@@ -210,7 +211,7 @@ SetCreations::Attempt& SetCreations::AttemptFor(int from_rank, const Key& key) {
   return attempts.emplace_back();
 }
 
-// Who is part of an attempt is part of all before it: the first one is complete first.
+// A member of an attempt is also in all earlier ones, so the first attempt completes first.
 void SetCreations::EndIfComplete(const Key& key) {
   const auto found = attempts_.find(key);
   if (found->second.front().asks.size() < key.first.size()) return;
@@ -236,16 +237,17 @@ Result<uint32_t> SetCreations::TakeNumber(const Attempt& attempt) {
   const auto existing = set.distinct ? std::nullopt : registered_.IdOf(set.ranks);
   if (existing) {
     return Status::InvalidArgument("a process set of " + RankList(set.ranks) +
-                                   " exists already: process set " + std::to_string(*existing));
+                                   " already exists: process set " + std::to_string(*existing));
   }
-  // A number whose id is in use is left out: that is after a full turn of them.
+  // Numbers whose ID is in use are skipped; this happens only after the numbers have wrapped
+  // around.
   for (uint32_t tried = 0; tried < IdsByMembers(size_); ++tried) {
     const uint32_t number = next_number_++;
     if (!registered_.HasId(IdByMembers(rank_, number, size_))) return number;
   }
   return Status(StatusCode::kSystem, "rank " + std::to_string(rank_) + " is the lowest member of " +
                                          std::to_string(IdsByMembers(size_)) +
-                                         " process sets already");
+                                         " process sets, which is the limit");
 }
 
 Status SetCreations::CheckAgreement(const Attempt& attempt) const {
@@ -254,9 +256,9 @@ Status SetCreations::CheckAgreement(const Attempt& attempt) const {
                   [&](const auto& entry) { return entry.second.set == first; })) {
     return Status::Ok();
   }
-  std::map<std::string, std::vector<int>> said;  // long lists of ranks may read alike
+  std::map<std::string, std::vector<int>> said;  // truncated lists of ranks may be equal
   for (const auto& [rank, ask] : attempt.asks) said[Describe(ask.set)].push_back(rank);
-  std::string text = "the members of a new process set disagree about it: ";
+  std::string text = "the members of a new process set passed different arguments: ";
   const char* before = "";
   for (const auto& [what, ranks] : said) {
     text += before + RankList(ranks) + ": " + what;
@@ -276,8 +278,8 @@ void SetCreations::OnReady(int from_rank, uint32_t number) {
   }
 }
 
-// The leader fails the attempt that the member was in. Others fail with it where they hear of it
-// first: the leader may be what the member can't reach.
+// The leader fails the attempt that contains the member. Other members that learn of it first fail
+// it themselves, because the member may be unable to reach the leader.
 void SetCreations::OnWithdrawn(int from_rank, const SetCreationFrame& frame) {
   const Key key = KeyOf(frame.set);
   if (!Has(key.first, from_rank) || !Has(key.first, rank_)) return;
@@ -349,8 +351,9 @@ std::vector<int> SetCreations::MissedBy(uint64_t call) const {
   const auto attempts = attempts_.find(key);
   if (attempts == attempts_.end()) {
     const auto made = made_.find(own->second.number.value_or(next_number_));
-    if (made != made_.end())
+    if (made != made_.end()) {
       missing.assign(made->second.awaited.begin(), made->second.awaited.end());
+    }
     return missing;
   }
   const Attempt& attempt = attempts->second.front();

@@ -1,4 +1,4 @@
-// SetCreations: how members make a process set among themselves, without the other ranks. Pure.
+// SetCreations: the protocol with which members create a process set without the other ranks. Pure.
 //
 //     member           leader (lowest member)      member
 //        │── ask ─────────▶│◀──────── ask ──────────│     each when its caller calls
@@ -6,10 +6,11 @@
 //        │── ready ───────▶│◀─────── ready ─────────│     it is registered here
 //        │◀─────── begin ──│── begin ──────────────▶│     it is registered everywhere: calls return
 //
-// So no frame of a set can come before the set, and the numbers need no order among leaders. Calls
-// belong together by their ranks and tag; the n-th call of each member is the n-th attempt. An
-// attempt that fails (members contradict each other, one of them has given up) fails for each of
-// its members, also for those that call later. The loss of a member is seen by each of them itself.
+// So no frame of a set can arrive before the set is registered, and numbers of different leaders
+// need no order. Calls are matched by their ranks and tag; the n-th call of each member is the n-th
+// attempt. An attempt that fails (because members contradict each other or one of them times out)
+// fails for all of its members, including those that call later. Each member detects the loss of
+// other members itself.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +30,13 @@ namespace horoscale {
 
 class SetCreations {
  public:
-  // What is to be done, in this order.
+  // The actions for the caller, in this order.
   struct Step {
     enum class Kind {
       kSend,      // `frame` to `rank`
       kRegister,  // `set`, which is the leader `rank`'s `number`
-      kDiscard,   // that set, because of `cause`
-      kBegun,     // `call` has succeeded: that set
+      kDiscard,   // this set, because of `cause`
+      kBegun,     // `call` has succeeded with this set
       kFailed,    // `call` has failed: `cause`
     };
     Kind kind;
@@ -50,33 +51,33 @@ class SetCreations {
   class Registered {
    public:
     virtual ~Registered() = default;
-    // The id of a set of exactly these ranks, in this order.
+    // The ID of a set of exactly these ranks, in this order.
     virtual std::optional<int> IdOf(const std::vector<int>& ranks) const = 0;
     virtual bool HasId(int id) const = 0;
   };
 
-  // How many calls of one member a leader keeps while its own caller has not come.
+  // The number of calls of one member that a leader queues while its own caller has not called.
   static constexpr size_t kMostAsks = 4096;
 
   SetCreations(int rank, int size, const Registered& registered)
       : rank_(rank), size_(size), registered_(registered) {}
 
-  // A caller wants the set, of which this rank is a member. Returns the call's number, which steps
-  // name. kDuplicateName: a call of the same ranks and tag is pending; kRankFailed: a member is
-  // lost.
+  // Starts the creation of a set that includes this rank. Returns the number of the call, which
+  // steps refer to. kDuplicateName: a call with the same ranks and tag is pending; kRankFailed: a
+  // member is lost.
   Result<uint64_t> Call(NewSet set);
-  // A failed status: the frame can't be.
+  // A failed status means that the frame is invalid.
   Status OnFrame(int from_rank, const SetCreationFrame& frame);
-  // `only_here`: the others may not have lost the rank.
+  // `only_here`: only this rank has lost it; the other members may not have.
   void OnLost(int lost_rank, const Status& cause, bool only_here);
-  // A set has failed that is registered and has not begun, or any other one.
+  // A set has failed, possibly one that is registered but has not begun.
   void OnSetFailed(int leader, uint32_t number, const Status& cause);
-  // The caller has waited for too long.
+  // The caller's wait has timed out.
   void GiveUp(uint64_t call, const Status& cause);
 
   std::vector<Step> TakeSteps() { return std::exchange(steps_, {}); }
 
-  // The ranks that a call waits for, as far as this rank knows: the leader knows of all.
+  // The ranks that a call waits for, as far as this rank knows; the leader knows all of them.
   std::vector<int> MissedBy(uint64_t call) const;
 
  private:
@@ -85,7 +86,7 @@ class SetCreations {
     NewSet set;
     Key key;
     int leader;
-    std::optional<uint32_t> number;  // of the set, once it is registered here
+    std::optional<uint32_t> number;  // number of the set, when it is registered here
   };
   struct Ask {
     uint64_t call;
@@ -98,7 +99,7 @@ class SetCreations {
   struct Made {
     Key key;
     std::map<int, Ask> asks;
-    std::set<int> awaited;  // that have not registered it
+    std::set<int> awaited;  // members that have not registered it
   };
   static Key KeyOf(const NewSet& set);
 
@@ -133,8 +134,8 @@ class SetCreations {
   std::map<int, Status> lost_;
   // As the leader.
   std::map<Key, std::deque<Attempt>> attempts_;
-  std::map<int, size_t> asks_of_;  // by rank: in attempts_
-  std::map<uint32_t, Made> made_;  // that have not begun
+  std::map<int, size_t> asks_of_;  // number of asks in attempts_, by rank
+  std::map<uint32_t, Made> made_;  // sets that have not begun
   std::vector<Step> steps_;
 };
 

@@ -1,8 +1,8 @@
-// The coordinator's half of the response cache: who gets which slot, and what a hit means.
+// SlotTable: the coordinator's part of the response cache: assigns slots, and resolves hits.
 //
-// A retired slot keeps its content until every member has applied the entry that retired it: until
-// then a report may be under way in which the slot still means the old content. A unit that changes
-// its signature gets another slot for the same reason.
+// A retired slot keeps its content until every member has applied the entry that retired it,
+// because reports in flight may still refer to the old content. For the same reason, a unit that
+// changes its signature gets another slot.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +29,27 @@ class SlotTable {
 
   explicit SlotTable(size_t capacity);
 
-  // What a slot means to a member that has applied the entries up to `applied`; null: nothing.
+  // The content of a slot for a member that has applied the entries up to `applied`; null if it is
+  // empty.
   const Content* Meaning(uint32_t slot, uint64_t applied) const;
 
   // The live slot of a name, or of an unnamed signature (kNoName).
   std::optional<uint32_t> Find(NameId name, const Signature& signature) const;
   const Content& Get(uint32_t slot) const { return slots_[slot].content; }
 
-  // Keeps the slot from being the next victim, and surely from being one of entry `sequence`.
+  // Marks the slot as recently used, and prevents entry `sequence` from retiring it.
   void Touch(uint32_t slot, uint64_t sequence);
 
-  // Gives a slot in entry `sequence`, taking the least recently used one if the cache is full: that
-  // goes to `retired`. Nothing if all slots are used by this entry or still wait for their release.
+  // Assigns a slot in entry `sequence`. If the cache is full, the least recently used slot is
+  // retired and added to `retired`. Returns nothing if this entry uses all slots or they still wait
+  // for their release.
   std::optional<uint32_t> Assign(const Content& content, uint64_t sequence,
                                  std::vector<uint32_t>& retired, NameTable& names);
 
   void Retire(uint32_t slot, uint64_t sequence);
 
-  // Makes the slots that were retired by entries up to `applied` free, where every member has
-  // applied that.
+  // Frees the slots that were retired by entries up to `applied`, which every member must have
+  // applied.
   void Release(uint64_t applied, NameTable& names);
   bool HasRetired() const { return !retired_.empty(); }
 

@@ -1,5 +1,5 @@
-// Who keeps the others waiting? Remembers since when each unit waits for members, and tells which
-// have waited too long, each once per warning period.
+// StallWatch: records since when each unit has waited for members, and reports units that have
+// waited too long, each once per warning period.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct StallReport {
   double seconds_waiting = 0;
 };
 
-// Since when something waits, and when that was said last; at first the same.
+// When a wait began, and when it was last reported; initially the same.
 struct WaitClock {
   double since = 0;
   double told = 0;
@@ -33,13 +33,13 @@ class StallWatch {
     double seconds_waiting = 0;
   };
 
-  // period 0: watches nothing.
+  // A period of 0 disables it.
   explicit StallWatch(double period) : period_(period) {}
 
-  // Of what was waited for before, under another key, the clock goes on.
+  // Continues the clock of a wait that began under another key.
   void Add(UnitId unit, const WaitClock& clock);
   void Remove(UnitId unit);
-  // The units that wait for `period` now, or for another one since they were returned last.
+  // The units that have waited for `period` since they were added or last returned.
   std::vector<Overdue> TakeOverdue(double now);
 
  private:
@@ -49,7 +49,7 @@ class StallWatch {
   };
 
   double period_;
-  std::list<Waiting> waiting_;  // by when they were told: new and returned ones come last
+  std::list<Waiting> waiting_;  // ordered by their last report; new and returned ones come last
   std::vector<std::list<Waiting>::iterator> position_;  // by UnitId
 };
 

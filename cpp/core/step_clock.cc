@@ -3,12 +3,12 @@
 namespace horoscale {
 namespace {
 
-// The marker belongs to something that is over when another has come so often since, for so many
-// times the seconds of a step. Others may come often in one step.
+// The marker is obsolete if another name has occurred this often since, for this many times the
+// duration of a step. Other names may occur several times in one step.
 constexpr int kLost = 50;
 constexpr double kLostSteps = 10;
 
-// Of a unit that was cut, its first part.
+// For a split unit, whether it is the first part.
 bool IsBegun(const PlanItem& item) {
   return item.whole || (item.tensor == 0 && item.begin == 0 && item.slot);
 }

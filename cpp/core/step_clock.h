@@ -1,5 +1,4 @@
-// How long a training step takes, seen from the plan: a name that comes again begins another step.
-// Pure.
+// StepClock: measures training steps from the plan: a repeated name starts a new step. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,9 @@ namespace horoscale {
 
 class StepClock {
  public:
-  // The seconds of the step that ends with this entry, if one does. Steps are counted by one named
-  // operation: the first that is seen twice, and another one when that doesn't come any more.
-  // Unnamed operations tell no steps.
+  // Returns the duration of the step that this entry ends, if any, in seconds. Steps are counted by
+  // one named operation, the marker: the first that is seen twice, or another one when that does
+  // not recur. Unnamed operations are ignored.
   std::optional<double> OnEntry(const PlanEntry& entry, double now);
 
  private:
@@ -28,7 +27,7 @@ class StepClock {
   std::optional<uint32_t> marker_;
   double marked_at_ = 0;
   double step_seconds_ = 0;                  // of the last step
-  std::unordered_map<uint32_t, Seen> seen_;  // other slots, since the marker
+  std::unordered_map<uint32_t, Seen> seen_;  // other slots since the marker
 };
 
 }  // namespace horoscale

@@ -9,9 +9,9 @@
 namespace horoscale {
 namespace {
 
-// A statement that was not made again for so many periods holds no more.
+// A report that was not repeated for this many periods expires.
 constexpr double kPeriodsKept = 2.5;
-// Bounds the work where thousands of ranks stall: a circle has many ranks to be found from.
+// Limits the work if thousands of ranks stall; a cycle can be found from each of its ranks.
 constexpr size_t kMaxStarts = 64;
 
 std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
@@ -46,7 +46,8 @@ void WaitGraph::Forget(double now) {
   std::erase_if(told_, [&](const auto& entry) { return entry.second < now - period_; });
 }
 
-// The circle closed when the last of its ranks blocked: one of them is where and when to look.
+// A cycle closes when the last of its ranks blocks, so search from each rank at the time when it
+// blocked.
 std::optional<std::string> WaitGraph::TakeCircle(double now) {
   if (!std::exchange(changed_, false)) return std::nullopt;
   Forget(now);
@@ -61,7 +62,7 @@ std::optional<std::string> WaitGraph::TakeCircle(double now) {
     for (const auto& [operation, span] : blocked) {
       auto circle = FindCircle(rank, span.since);
       if (!circle) continue;
-      // However it was found, it is told from its lowest rank on.
+      // A cycle is always reported starting at its lowest rank.
       const auto lowest =
           std::min_element(circle->begin(), circle->end(),
                            [](const Link& a, const Link& b) { return a.rank < b.rank; });
@@ -79,8 +80,9 @@ std::vector<WaitGraph::Wait> WaitGraph::WaitsOf(int rank, double time) const {
   if (const auto blocked = blocked_.find(rank); blocked != blocked_.end()) {
     for (const auto& [operation, span] : blocked->second) {
       const auto missed = missed_.find(operation);
-      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time)) {
         continue;
+      }
       waits.push_back({&operation, span, &missed->second.ranks, false});
     }
   }
@@ -92,8 +94,8 @@ std::vector<WaitGraph::Wait> WaitGraph::WaitsOf(int rank, double time) const {
   return waits;
 }
 
-// The ranks that only each other could let go on: what remains of the blocked ones when those are
-// taken away, again and again, that wait for nobody who remains, or have the choice.
+// The ranks that only wait for each other: starting with all blocked ranks, repeatedly removes
+// those that wait for no remaining rank, or have an alternative.
 std::set<int> WaitGraph::StuckAt(double time) const {
   std::map<int, std::vector<Wait>> waits;
   std::set<int> stuck;
@@ -112,7 +114,7 @@ std::set<int> WaitGraph::StuckAt(double time) const {
   return stuck;
 }
 
-// It closed when the last of its ranks blocked.
+// A knot closes when the last of its ranks blocks.
 std::optional<std::string> WaitGraph::TakeKnot(double now) {
   std::set<double> times;
   for (const auto& [rank, choices] : choices_) {
@@ -126,7 +128,7 @@ std::optional<std::string> WaitGraph::TakeKnot(double now) {
     const std::set<int> knot = StuckAt(*time);
     const bool has_choice =
         std::any_of(knot.begin(), knot.end(), [this](int rank) { return choices_.contains(rank); });
-    if (!has_choice) continue;  // a circle, which was told
+    if (!has_choice) continue;  // a cycle, which was reported
     std::string ranks = "knot ";
     for (const int rank : knot) ranks += std::to_string(rank) + " ";
     if (told_.emplace(ranks, now).second) return DescribeKnot(knot, *time, now);
@@ -135,28 +137,28 @@ std::optional<std::string> WaitGraph::TakeKnot(double now) {
 }
 
 std::string WaitGraph::DescribeKnot(const std::set<int>& knot, double time, double now) const {
-  std::string text = "ranks wait for each other, and will not go on: ";
+  std::string text = "deadlock: ranks wait for each other: ";
   for (const int rank : knot) {
     for (const Wait& wait : WaitsOf(rank, time)) {
       const bool is_free = wait.one_would_do && wait.missed->size() > 1;
-      text += "rank " + std::to_string(rank) + " is blocked in " + wait.operation->name +
-              " on process set " + std::to_string(wait.operation->process_set) + " since " +
-              Seconds(now - wait.span.since) + " and misses " + (is_free ? "one of " : "") +
+      text += "rank " + std::to_string(rank) + " has been blocked in " + wait.operation->name +
+              " on process set " + std::to_string(wait.operation->process_set) + " for " +
+              Seconds(now - wait.span.since) + ", waiting for " + (is_free ? "one of " : "") +
               RankList(*wait.missed) + "; ";
     }
   }
   return text +
-         "a receive of any rank needs one that is not blocked: have one of them send first, or "
-         "make its call asynchronous";
+         "a receive from any rank needs a sender that is not blocked: let one of these ranks send "
+         "first, or make its call asynchronous";
 }
 
-// Depth first from rank to rank along what blocked one and missed the other at that time.
+// Depth-first search along the waits of ranks for other ranks at that time.
 std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, double time) const {
   std::vector<Link> path;
   std::set<int> seen;
   struct Frame {
     int rank;
-    std::vector<std::pair<Link, int>> edges;  // from the rank, and where to
+    std::vector<std::pair<Link, int>> edges;  // waits of the rank, and the target rank
     size_t next = 0;
   };
   const auto open = [&](int rank) {
@@ -165,8 +167,9 @@ std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, dou
     if (blocked == blocked_.end()) return frame;
     for (const auto& [operation, span] : blocked->second) {
       const auto missed = missed_.find(operation);
-      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time))
+      if (missed == missed_.end() || !span.Holds(time) || !missed->second.span.Holds(time)) {
         continue;
+      }
       for (const int to : missed->second.ranks) {
         frame.edges.push_back({{rank, &operation, span}, to});
       }
@@ -195,17 +198,17 @@ std::optional<std::vector<WaitGraph::Link>> WaitGraph::FindCircle(int start, dou
 }
 
 std::string WaitGraph::Describe(const std::vector<Link>& circle, double now) {
-  std::string text = "ranks wait for each other, and will not go on: ";
+  std::string text = "deadlock: ranks wait for each other: ";
   for (size_t i = 0; i < circle.size(); ++i) {
     const Link& link = circle[i];
-    text += "rank " + std::to_string(link.rank) + " is blocked in " + link.operation->name +
-            " on process set " + std::to_string(link.operation->process_set) + " since " +
-            Seconds(now - link.span.since) + " and misses rank " +
+    text += "rank " + std::to_string(link.rank) + " has been blocked in " + link.operation->name +
+            " on process set " + std::to_string(link.operation->process_set) + " for " +
+            Seconds(now - link.span.since) + ", waiting for rank " +
             std::to_string(circle[(i + 1) % circle.size()].rank) + "; ";
   }
   return text +
-         "calls that block have to come in one order on all ranks: reorder them, or make all but "
-         "one of these asynchronous";
+         "blocking calls must be made in the same order on all ranks: reorder them, or make all "
+         "but one of these asynchronous";
 }
 
 }  // namespace horoscale

@@ -1,11 +1,12 @@
-// Do ranks wait for each other? Puts together what ranks block in and who is missed there. Pure.
+// WaitGraph: detects deadlocks from the calls in which ranks are blocked and the ranks that these
+// wait for. Pure.
 //
-// Both are told only while a stall is being reported: a rank tells in which calls its threads have
-// been blocked for the warning period, a coordinator which ranks an operation of its set has been
-// missing for that long. A statement holds from when the wait began to when it was made. Ranks that
-// are blocked in a circle at one moment will never go on by themselves: blocking calls in crossed
-// order, in one set or across several. So are ranks of which each waits for one of several, where
-// all of these are among them: receives of any rank.
+// Both are only reported during a stall: a rank reports the calls in which its threads have been
+// blocked for the warning period, and a coordinator the ranks that have not called an operation of
+// its set for that long. A report covers the time from the start of the wait to the report. Ranks
+// that are blocked in a cycle at one time are deadlocked: they made blocking calls in different
+// orders, in one set or across several. So are ranks that each wait for any one of several ranks,
+// if all of these are among them: receives from any rank.
 #pragma once
 
 #include <compare>
@@ -23,14 +24,14 @@ namespace horoscale {
 
 class WaitGraph {
  public:
-  // Statements are made again each period, and forgotten when that doesn't happen.
+  // Reports are repeated each period, and expire otherwise.
   explicit WaitGraph(double period) : period_(period) {}
 
   void Add(int from_rank, uint32_t process_set, uint32_t incarnation, const StallNotice& notice,
            double now);
 
-  // A circle of blocked ranks, or several that are joined, in words, if there is one that was not
-  // told within the last period.
+  // A description of a cycle of blocked ranks, or of several connected ones, if there is one that
+  // was not reported within the last period.
   std::optional<std::string> TakeCircle(double now);
 
  private:
@@ -49,15 +50,16 @@ class WaitGraph {
     Span span;
     std::vector<int> ranks;
   };
-  using Blocked = std::map<Operation, Span>;  // of one rank: its threads may block in several
-  // A rank of a circle, and what keeps it there.
+  using Blocked = std::map<Operation, Span>;  // of one rank, whose threads may block in several
+  // A rank of a cycle, and the operation in which it is blocked.
   struct Link {
     int rank;
     const Operation* operation;
     Span span;
   };
 
-  // What a rank is blocked in at some time, and whom it misses there: all of them, or any.
+  // An operation in which a rank is blocked at some time, and the ranks that it waits for: all of
+  // them, or any.
   struct Wait {
     const Operation* operation;
     Span span;
@@ -76,9 +78,10 @@ class WaitGraph {
   double period_;
   std::map<int, Blocked> blocked_;  // by rank
   std::map<Operation, Missed> missed_;
-  std::map<int, std::map<Operation, Missed>> choices_;  // by rank: one of the missed would do
+  std::map<int, std::map<Operation, Missed>> choices_;  // by rank: waits for any of the missing
+                                                        // ranks
   bool changed_ = false;
-  std::map<std::string, double> told_;  // by the ranks of a circle
+  std::map<std::string, double> told_;  // by the ranks of a cycle
 };
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// Writing and reading the primitives of the control messages. Used by the codec alone.
+// Writes and reads the primitives of control messages. Used only by the codecs.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ namespace horoscale {
 class WireWriter {
  public:
   WireWriter() { bytes_.reserve(kUsualBytes); }
-  // Writes into the memory of a message that is of no use any more.
+  // Reuses the memory of an old message.
   explicit WireWriter(std::vector<std::byte> old) : bytes_(std::move(old)) { bytes_.clear(); }
   void Byte(uint8_t value) { bytes_.push_back(static_cast<std::byte>(value)); }
   void Varint(uint64_t value) {
@@ -38,25 +38,25 @@ class WireWriter {
     Varint(bytes.size());
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  // What ends with the message.
+  // The rest of the message.
   void Rest(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
-  static constexpr size_t kUsualBytes = 64;  // what most messages of a steady state fit into
+  static constexpr size_t kUsualBytes = 64;  // large enough for most messages in steady state
 
   std::vector<std::byte> bytes_;
 };
 
-// After the first failure every read gives zero, so that a decoder checks once, at the end, and
-// before it loops over a count.
+// After the first failure, every read returns zero, so that a decoder only needs to check once at
+// the end, and before it loops over a count.
 class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  // `reason` is a literal; the first one is kept.
+  // `reason` must be a literal; the first one is kept.
   void Fail(const char* reason) {
     if (reason_ == nullptr) reason_ = reason;
     bytes_ = {};
@@ -67,7 +67,7 @@ class WireReader {
 
   uint8_t Byte() {
     if (bytes_.empty()) {
-      Fail("it ends too early");
+      Fail("it is truncated");
       return 0;
     }
     const auto value = static_cast<uint8_t>(bytes_.front());
@@ -85,11 +85,11 @@ class WireReader {
     Fail("a number is too large");
     return 0;
   }
-  // A number of at most `limit`.
+  // Reads a number of at most `limit`.
   uint64_t Varint(uint64_t limit) {
     const uint64_t value = Varint();
     if (value <= limit) return value;
-    Fail("a number is out of bounds");
+    Fail("a number is out of range");
     return 0;
   }
   int64_t Zigzag() {
@@ -101,7 +101,7 @@ class WireReader {
     if (value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max()) {
       return static_cast<int>(value);
     }
-    Fail("a number is out of bounds");
+    Fail("a number is out of range");
     return 0;
   }
   double Float64() {
@@ -109,7 +109,7 @@ class WireReader {
     for (int shift = 0; shift < 64; shift += 8) bits |= uint64_t{Byte()} << shift;
     return std::bit_cast<double>(bits);
   }
-  // How many elements follow, where each takes at least `min_bytes`.
+  // Reads the number of following elements, each of at least `min_bytes`.
   size_t Count(size_t limit, size_t min_bytes) {
     const uint64_t count = Varint(limit);
     if (count <= left() / min_bytes) return static_cast<size_t>(count);
@@ -122,7 +122,7 @@ class WireReader {
     bytes_ = bytes_.subspan(size);
     return text;
   }
-  // What Bytes() would copy.
+  // Like Bytes(), without a copy.
   std::span<const std::byte> View(size_t limit) {
     const size_t size = Count(limit, 1);
     const auto view = bytes_.first(size);
@@ -136,7 +136,7 @@ class WireReader {
     bytes_ = bytes_.subspan(size);
     return bytes;
   }
-  // All that is left, in place.
+  // The remaining bytes, in place.
   std::span<const std::byte> Rest() { return std::exchange(bytes_, {}); }
 
  private:

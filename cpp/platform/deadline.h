@@ -1,4 +1,4 @@
-// Deadline: the point in monotonic time at which a wait gives up.
+// Deadline: the point in monotonic time at which a wait times out.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace horoscale {
 
-// Seconds of a wait without an end.
+// Seconds of a wait without a limit.
 inline constexpr double kForever = std::numeric_limits<double>::infinity();
 
 class Deadline {

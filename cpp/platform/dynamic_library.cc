@@ -11,7 +11,7 @@ namespace {
 
 Status LoaderError(const std::string& name) {
   const char* const why = dlerror();
-  return {StatusCode::kSystem, why != nullptr ? why : name + ": the loader gives no reason"};
+  return {StatusCode::kSystem, why != nullptr ? why : name + ": unknown loader error"};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// DynamicLibrary: a shared library that is opened at run time, and the functions in it.
+// DynamicLibrary: a shared library that is loaded at run time, and its functions.
 //
-// Never closed: the libraries that are opened so start threads and register exit handlers.
+// Libraries are never unloaded, because they start threads and register exit handlers.
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@ namespace horoscale {
 
 class DynamicLibrary {
  public:
-  // Opens a library by path or by name; plug-ins that it opens itself see its symbols. kSystem with
-  // the loader's words.
+  // Loads a library by path or name, with global symbols, which its plug-ins need. kSystem with the
+  // loader's error.
   static Result<DynamicLibrary> Open(const std::string& name);
 
-  // The same, but nobody else sees its symbols.
+  // The same with local symbols.
   static Result<DynamicLibrary> OpenPrivate(const std::string& name);
 
-  // Opens it only if the process has it already, and lets everything that is loaded later see its
-  // symbols, whatever the one who loaded it had asked for.
+  // Opens a library only if the process has already loaded it, and makes its symbols global, even
+  // if they were loaded as local.
   static Result<DynamicLibrary> OpenLoaded(const std::string& path);
 
-  // Null if it has no such symbol.
+  // Null if the library has no such symbol.
   void* Find(const char* symbol) const;
 
   template <typename Function>
@@ -32,7 +32,7 @@ class DynamicLibrary {
     return reinterpret_cast<Function*>(Find(symbol));
   }
 
-  // The file that the symbol comes from.
+  // The file that defines the symbol.
   static std::string FileOf(const void* symbol);
 
  private:
@@ -40,11 +40,11 @@ class DynamicLibrary {
   void* handle_;
 };
 
-// Paths of the files mapped into this process whose file name begins with `prefix`, each once, in
-// the order of their addresses. Empty where /proc is hidden.
+// Paths of the files mapped into this process whose names begin with `prefix`, without duplicates,
+// in address order. Empty if /proc is not accessible.
 std::vector<std::string> MappedFiles(std::string_view prefix);
 
-// The same, in the text of a /proc/<pid>/maps.
+// The same, from the content of a /proc/<pid>/maps.
 std::vector<std::string> MappedFilesIn(std::string_view maps, std::string_view prefix);
 
 }  // namespace horoscale

@@ -8,11 +8,11 @@
 namespace horoscale {
 
 struct EnvironmentVariable {
-  std::string name;  // the one that was found, with its prefix: errors name it
+  std::string name;  // with the prefix that was found, for errors
   std::string value;
 };
 
-// Looks up HOROSCALE_<name>, then HOROVOD_<name>. A variable set to nothing is set.
+// Looks up HOROSCALE_<name>, then HOROVOD_<name>. An empty variable counts as set.
 std::optional<EnvironmentVariable> FindVariable(std::string_view name);
 
 }  // namespace horoscale

@@ -1,5 +1,4 @@
-// EventFd: a descriptor that becomes readable when somebody signals it, across threads and
-// processes.
+// EventFd: a descriptor that becomes readable when a thread or process signals it.
 #pragma once
 
 #include "base/status.h"
@@ -10,14 +9,14 @@ namespace horoscale {
 class EventFd {
  public:
   static Result<EventFd> Create();
-  // Takes over a descriptor that a peer has passed; it has to be an eventfd that doesn't block.
+  // Takes ownership of a descriptor from a peer, which must be a non-blocking eventfd.
   explicit EventFd(UniqueFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
 
-  // Any thread; async-signal-safe. Signals that nobody has drained yet merge into one.
+  // Any thread; async-signal-safe. Signals that have not been drained are merged.
   void Signal() const;
-  // Makes it unreadable until the next signal.
+  // Makes the descriptor unreadable until the next signal.
   void Drain() const;
 
  private:

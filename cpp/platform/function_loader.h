@@ -1,5 +1,4 @@
-// FunctionLoader: fills a table of functions from a library and remembers the first that is
-// missing.
+// FunctionLoader: fills in a table of a library's functions and records the first missing one.
 #pragma once
 
 #include "platform/dynamic_library.h"

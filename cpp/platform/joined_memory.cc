@@ -20,14 +20,15 @@ Result<std::byte*> JoinMemory(std::span<std::byte* const> pieces, size_t bytes) 
   for (const std::byte* piece : pieces) {
     if (bytes == 0 || !BeginsPage(piece) || !BeginsPage(piece + bytes)) {
       return Status::InvalidArgument("pieces of " + std::to_string(bytes) +
-                                     " bytes don't consist of whole pages of memory");
+                                     " bytes do not consist of whole pages of memory");
     }
   }
   const size_t total = pieces.size() * bytes;
   void* const range =
       mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range == MAP_FAILED)
+  if (range == MAP_FAILED) {
     return Status::System("reserving address space (see `ulimit -v`)", errno);
+  }
   auto* const joined = static_cast<std::byte*>(range);
   for (size_t i = 0; i < pieces.size(); ++i) {
     // An old size of 0 leaves the old mapping and makes another one of the same pages.
@@ -38,7 +39,7 @@ Result<std::byte*> JoinMemory(std::span<std::byte* const> pieces, size_t bytes) 
       // of this one nothing but addresses may be left behind.
       if (i > 0) UnmapMemory(joined, i * bytes);
       if (i + 1 < pieces.size()) UnmapMemory(joined + (i + 1) * bytes, total - (i + 1) * bytes);
-      return Status::System("mapping shared memory again", error);
+      return Status::System("remapping shared memory", error);
     }
   }
   return joined;

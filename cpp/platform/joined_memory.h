@@ -1,4 +1,4 @@
-// Pieces of shared memory, seen side by side in one range of this process' addresses.
+// Maps pieces of shared memory into one contiguous address range of this process.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace horoscale {
 
-// Maps the pages of `pieces`, of `bytes` each, a second time, one after the other. The pieces are
-// parts of shared mappings of this process and may go afterwards: the pages stay. kInvalidArgument
-// unless they begin and end with pages.
+// Maps the pages of `pieces`, of `bytes` each, a second time, contiguously. The pieces must be
+// parts of shared mappings of this process, which may be unmapped afterwards. kInvalidArgument
+// unless the pieces are page-aligned.
 Result<std::byte*> JoinMemory(std::span<std::byte* const> pieces, size_t bytes);
 
-// Puts zeros of this process' own in the place of the pages.
+// Replaces the pages with private zero pages.
 Status LeaveMemory(std::byte* joined, size_t bytes);
 
 void UnmapMemory(std::byte* joined, size_t bytes);

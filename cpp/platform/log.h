@@ -10,17 +10,17 @@ enum class LogLevel : int { kTrace = 0, kDebug, kInfo, kWarning, kError, kFatal,
 
 // "trace", "debug", "info", "warning", "error", "fatal", "off".
 std::string_view LogLevelName(LogLevel level);
-// The level of a name, in any case.
+// The level with this name; case-insensitive.
 std::optional<LogLevel> ParseLogLevel(std::string_view name);
 
-// Process-wide; set when the runtime starts. Until then, and with rank -1, lines begin with
-// "[horoscale]": of a launcher, whose store is ours.
+// Process-wide; called when the runtime starts. Before that, and with rank -1 (a launcher that
+// serves the store), lines begin with "[horoscale]".
 void ConfigureLog(LogLevel level, bool show_time, int rank);
 bool LogEnabled(LogLevel level);
 
 // Thread-safe. Control characters in the text (tensor names come from users) are escaped.
 void Log(LogLevel level, std::string_view text);
-// What the user has asked for, such as the "state": a line that no level suppresses.
+// Logs output that the user has requested, such as the "state", at every level.
 void LogAnswer(std::string_view what, std::string_view text);
 
 }  // namespace horoscale

@@ -17,11 +17,12 @@ Status TakeOver(int fd, const std::string& path) {
   if (fstat(fd, &info) != 0) return Status::System("fstat", errno);
   if (S_ISCHR(info.st_mode)) return {};  // a terminal, /dev/null
   if (!S_ISREG(info.st_mode)) {
-    return Status(StatusCode::kSystem, path + " is no file: another user may be reading it");
+    return Status(StatusCode::kSystem,
+                  path + " is not a regular file: another user may be reading it");
   }
   if (info.st_uid != geteuid() || info.st_nlink != 1) {
     return Status(StatusCode::kSystem,
-                  path + " belongs to another user or has several names: remove it");
+                  path + " belongs to another user or has several hard links: remove it");
   }
   if (fchmod(fd, S_IRUSR | S_IWUSR) != 0) return Status::System("fchmod", errno);
   if (ftruncate(fd, 0) != 0) return Status::System("ftruncate", errno);
@@ -38,7 +39,7 @@ Result<OutputFile> CreateOutputFile(const std::string& path) {
     fd = UniqueFd(open(path.c_str(), kFlags));
     if (!fd.valid()) {
       return errno == ELOOP
-                 ? Status(StatusCode::kSystem, path + " is a link, which is not followed")
+                 ? Status(StatusCode::kSystem, path + " is a symbolic link, which is not followed")
                  : Status::System(path, errno);
     }
     HS_RETURN_IF_ERROR(TakeOver(fd.get(), path));

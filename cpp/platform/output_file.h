@@ -1,4 +1,4 @@
-// Files that the runtime writes for its user: timelines, logs of tuning.
+// Files that the runtime writes for its user: timelines and tuning logs.
 #pragma once
 
 #include <cstdio>
@@ -14,9 +14,9 @@ struct FileCloser {
 };
 using OutputFile = std::unique_ptr<std::FILE, FileCloser>;
 
-// Opens an empty file that only this user can read. No link is followed, and no file of another
-// user's is written to: the folder may be one where others can put things. A terminal or /dev/null
-// is taken as it is; a pipe is refused, because nobody knows who reads it.
+// Opens an empty file that only this user can read. Symbolic links are not followed and files of
+// other users are rejected, because other users may be able to write to the directory. Terminals
+// and /dev/null are accepted; pipes are rejected, because their reader is unknown.
 Result<OutputFile> CreateOutputFile(const std::string& path);
 
 }  // namespace horoscale

@@ -1,4 +1,4 @@
-// Which host this is and which process is on the other side.
+// Identifies this host, and the process on the other side of a socket.
 #pragma once
 
 #include <sys/types.h>
@@ -15,18 +15,19 @@
 
 namespace horoscale {
 
-// A descriptor that becomes readable when the process ends, whoever holds its sockets.
+// A descriptor that becomes readable when the process ends, even if other processes hold its
+// sockets.
 Result<UniqueFd> OpenPidFd(pid_t pid);
 
-// Copies memory of another process, where the system lets us.
+// Copies memory of another process, if the system permits it.
 Status ReadProcessMemory(pid_t pid, uint64_t address, std::byte* to, size_t bytes);
 
-// Equal for two processes exactly if they are on one host: what the user says (HOROSCALE_HOSTNAME),
-// else the host's name and the boot id of its kernel, because names are not unique.
+// Equal for two processes if and only if they are on one host: HOROSCALE_HOSTNAME if the user has
+// set it; otherwise the host name and the kernel's boot ID, because host names are not unique.
 std::string HostIdentity(const std::optional<std::string>& given);
 
-// Who opened the other end of a unix socket, as the kernel says. The pid is 0 if that process isn't
-// visible from here (another pid namespace).
+// The process that opened the other end of a Unix socket, according to the kernel. The pid is 0 if
+// that process is not visible (another pid namespace).
 struct PeerCredentials {
   pid_t pid = 0;
   uid_t uid = 0;

@@ -1,4 +1,4 @@
-// Which vector instructions this processor has, and the operating system saves the registers of.
+// Detects the vector instructions that the processor and the operating system support.
 #pragma once
 
 namespace horoscale {

@@ -1,4 +1,4 @@
-// Cryptographic random bytes, for nonces, secrets and names that can't be guessed.
+// Cryptographic random bytes, for nonces, secrets and unguessable names.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What goes into a connected, non-blocking stream socket, and comes from it, at once.
+// Sends to and receives from a connected, non-blocking stream socket without waiting.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace horoscale {
 
-// Of which a call looks at no more.
+// The maximum number of pieces per call.
 inline constexpr size_t kMaxSocketPieces = 16;
 
-// What goes without waiting, 0 if nothing does. The end of the stream is kSystem; `peer` is the
-// other side as errors call it.
+// Sends as many bytes as possible without waiting and returns their number, possibly 0. The end of
+// the stream is kSystem; `peer` names the other side in errors.
 Result<size_t> RawSend(int fd, const std::string& peer,
                        std::span<const std::span<const std::byte>> pieces);
 Result<size_t> RawReceive(int fd, const std::string& peer,

@@ -28,7 +28,8 @@ UniqueFd CreateMemFd(const char* name) {
 
 Result<MemFd> MemFd::Create(const char* name, size_t bytes) {
   if (bytes > static_cast<size_t>(std::numeric_limits<off_t>::max())) {
-    return Status::InvalidArgument("shared memory of " + std::to_string(bytes) + " bytes");
+    return Status::InvalidArgument("invalid size of shared memory: " + std::to_string(bytes) +
+                                   " bytes");
   }
   UniqueFd fd = CreateMemFd(name);
   if (!fd.valid()) return Status::System("memfd_create", errno);
@@ -47,7 +48,7 @@ Result<MemFd> MemFd::Create(const char* name, size_t bytes) {
 Result<MemFd> MemFd::Adopt(UniqueFd fd) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
-    return Status::Protocol("the peer's descriptor is not shared memory of a sealed size");
+    return Status::Protocol("the peer's descriptor is not shared memory with a sealed size");
   }
   struct stat info;
   if (fstat(fd.get(), &info) < 0) return Status::System("fstat of shared memory", errno);
@@ -57,14 +58,14 @@ Result<MemFd> MemFd::Adopt(UniqueFd fd) {
 Status MemFd::Discard(size_t offset, size_t bytes) const {
   while (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                    static_cast<off_t>(offset), static_cast<off_t>(bytes)) < 0) {
-    if (errno != EINTR) return Status::System("giving shared memory back", errno);
+    if (errno != EINTR) return Status::System("discarding pages of shared memory", errno);
   }
   return Status::Ok();
 }
 
 Status DiscardPages(std::byte* memory, size_t bytes) {
   if (madvise(memory, bytes, MADV_REMOVE) == 0) return Status::Ok();
-  return Status::System("giving shared memory back", errno);
+  return Status::System("discarding pages of shared memory", errno);
 }
 
 Result<MappedRegion> MappedRegion::Map(const MemFd& memory) {

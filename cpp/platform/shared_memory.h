@@ -1,8 +1,8 @@
-// Shared memory between the processes of a host: a sealed memfd and mappings of it.
+// Shared memory between the processes of a host: a sealed memfd and its mappings.
 //
-// A memfd has no name in any file system, is not limited by the size of /dev/shm and is gone with
-// its last descriptor and mapping. It is sparse: pages exist from their first touch on. The seals
-// fix its size, so that no peer can shrink it under a mapping (which would raise SIGBUS).
+// A memfd has no name in a file system, is not limited by the size of /dev/shm, and is freed with
+// its last descriptor and mapping. It is sparse: pages are allocated when they are first touched.
+// The seals fix its size, so that no peer can shrink it under a mapping (which would raise SIGBUS).
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ namespace horoscale {
 
 class MemFd {
  public:
-  // Zeros. `name` shows up in /proc/<pid>/maps and means nothing.
+  // Creates zeroed memory. `name` is informational and appears in /proc/<pid>/maps.
   static Result<MemFd> Create(const char* name, size_t bytes);
-  // Takes over a descriptor from a peer. kProtocol if it isn't a memfd whose size is sealed.
+  // Takes ownership of a descriptor from a peer. kProtocol if it is not a memfd with a sealed size.
   static Result<MemFd> Adopt(UniqueFd fd);
 
   int fd() const { return fd_.get(); }
   size_t bytes() const { return bytes_; }
 
-  // Gives the pages back; they read as zeros then, in every mapping. Both arguments are multiples
-  // of the page size.
+  // Frees the pages, which then read as zeros in every mapping. Both arguments must be multiples of
+  // the page size.
   Status Discard(size_t offset, size_t bytes) const;
 
  private:
@@ -32,11 +32,11 @@ class MemFd {
   size_t bytes_;
 };
 
-// Gives pages of a memfd back through one of its mappings, as MemFd::Discard(). Both arguments are
-// multiples of the page size.
+// Like MemFd::Discard(), through a mapping of the memfd. Both arguments must be multiples of the
+// page size.
 Status DiscardPages(std::byte* memory, size_t bytes);
 
-// A whole memfd in this process' memory, readable and writable. It outlives the MemFd's descriptor.
+// A readable and writable mapping of a whole memfd. It may outlive the MemFd's descriptor.
 class MappedRegion {
  public:
   static Result<MappedRegion> Map(const MemFd& memory);

@@ -1,16 +1,16 @@
-// SIGUSR2 asks a process what it waits for. The handler only counts: who drives an engine looks at
-// the count, twice a second, and answers in its own thread.
+// SIGUSR2 makes a process print what it is waiting for. The handler only increments a counter. The
+// thread that drives an engine checks the counter twice a second and prints the answer.
 #pragma once
 
 #include <cstdint>
 
 namespace horoscale {
 
-// Takes SIGUSR2, for the life of the process. False if the process has a handler of its own (or
-// ignores the signal): it stays.
+// Installs the handler for the rest of the process's life. Returns false and does nothing if the
+// process already handles or ignores the signal.
 bool TakeStateSignal();
 
-// How often the process has been asked.
+// The number of signals so far.
 uint32_t StateRequests();
 
 }  // namespace horoscale

@@ -1,5 +1,5 @@
-// StreamLayer: what the bytes of a ByteStream pass through on their way to the socket and from it,
-// such as TLS. The users of the stream don't notice, except that bytes may wait in the layer.
+// StreamLayer: a layer between a ByteStream and its socket, such as TLS. It is transparent to the
+// users of the stream, except that data may be buffered in the layer.
 #pragma once
 
 #include <poll.h>
@@ -15,20 +15,20 @@ class StreamLayer {
  public:
   virtual ~StreamLayer() = default;
 
-  // What has to pass before the first byte of a user can; true when it is over. Send() and
-  // Receive() do it as well.
+  // Continues the handshake that precedes user data; returns true when it is complete. Send() and
+  // Receive() do the same.
   virtual Result<bool> Handshake() { return true; }
 
-  // As ByteStream's SendSome(): 0 also while bytes that were taken have not all reached the socket.
-  // The caller then offers the same bytes again, with or without others behind them.
+  // Like ByteStream's SendSome(). Also returns 0 while accepted bytes have not all reached the
+  // socket; the caller then passes the same bytes again, possibly followed by more.
   virtual Result<size_t> Send(std::span<const std::span<const std::byte>> pieces) = 0;
-  // As ByteStream's ReceiveSome().
+  // Like ByteStream's ReceiveSome().
   virtual Result<size_t> Receive(std::span<const std::span<std::byte>> pieces) = 0;
 
-  // The layer may have bytes for Receive() which the socket doesn't show any more.
+  // Whether the layer may have buffered data for Receive() although the socket is not readable.
   virtual bool HasPending() const = 0;
 
-  // What to wait for at the socket after 0: these or POLLOUT, POLLIN.
+  // The poll events to wait for after Send() or Receive() returned 0.
   virtual short EventsToSend() const { return POLLOUT; }
   virtual short EventsToReceive() const { return POLLIN; }
 };

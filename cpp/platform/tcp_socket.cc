@@ -313,7 +313,7 @@ Result<std::vector<std::string>> MachineAddresses(std::span<const std::string> i
     }
   }
   if (missing.empty()) return addresses;
-  return Status::InvalidArgument("there is no network interface \"" + *missing.begin() + "\"");
+  return Status::InvalidArgument("no such network interface: \"" + *missing.begin() + "\"");
 }
 
 }  // namespace horoscale

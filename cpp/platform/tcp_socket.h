@@ -1,4 +1,4 @@
-// TCP sockets, IPv4 and IPv6. Their streams send at once (TCP_NODELAY).
+// TCP sockets, IPv4 and IPv6, with TCP_NODELAY.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace horoscale {
 
 class TcpListener {
  public:
-  // `host` is a name or an address of this machine ("0.0.0.0" and "::" are all of them); port 0
-  // takes any that is free.
+  // `host` is a name or an address of this machine; "0.0.0.0" and "::" are all addresses. Port 0
+  // selects any free port.
   static Result<TcpListener> Create(const std::string& host, uint16_t port);
 
   uint16_t port() const { return port_; }
@@ -32,23 +32,23 @@ class TcpListener {
 
 enum class WhenRefused {
   kFail,
-  kRetry,  // until the deadline: the server, or its name, may not be there yet
+  kRetry,  // until the deadline: the server or its name may not exist yet
 };
 
-// Tries every address of the host. The deadline doesn't bound the resolution of the name.
+// Tries every address of the host. The deadline does not limit name resolution.
 Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Deadline& deadline,
                               WhenRefused when_refused = WhenRefused::kFail);
 
-// Begins to connect to a numeric address. Nothing may be done with the stream but to wait until it
-// is writable, and to ask whether it IsConnected().
+// Starts connecting to a numeric address. Until IsConnected() returns true, the stream may only be
+// polled for writability.
 Result<ByteStream> BeginConnectTcp(const std::string& address, uint16_t port);
-// False while that is not decided; why not, if it has failed.
+// False while connecting; an error if connecting has failed.
 Result<bool> IsConnected(const ByteStream& stream);
 
-// When the kernel gives a connection up whose peer's machine does not answer. An idle one: after
-// idle_s, and each of the probes after another interval_s. One with something to send:
-// unanswered_ms after it was sent first. That may begin when the probes are nearly over, so that
-// silence lasts as long as both together: at most 4/5 of `seconds`, for 5 s or more.
+// Times after which the kernel closes a connection whose peer's machine does not respond. An idle
+// connection is probed after idle_s, and then every interval_s. A connection with unacknowledged
+// data is closed unanswered_ms after its first transmission. This may begin when the probes are
+// nearly over, so both times add up: to at most 4/5 of `seconds`, for 5 s or more.
 struct SilenceTimes {
   int idle_s = 1;
   int interval_s = 1;
@@ -57,28 +57,29 @@ struct SilenceTimes {
 };
 SilenceTimes TimesOfSilence(double seconds);
 
-// Ends an idle connection with an error when the peer's kernel has not answered for
-// TimesOfSilence(). A process that is stopped still answers.
+// Makes an idle connection fail if the peer's kernel does not respond for TimesOfSilence(). The
+// kernel also responds for a stopped process.
 void SetKeepAlive(const ByteStream& stream, double seconds);
 
-// The same for one that has something to send. The kernel also ends it when the peer's buffer has
-// been full for so long: it is for streams that are read soon or carry little.
+// The same for a connection with unacknowledged data. The kernel also closes it if the peer's
+// buffer is full for this long, so use it for streams that are read soon or carry little.
 Status SetSilenceLimit(const ByteStream& stream, double seconds);
 
-// Gives a connection up, with all that has not been sent, and tells the peer if it still hears us.
-// Holds as well where a forked child has the socket too.
+// Resets a connection and discards unsent data. This also works if a forked child shares the
+// socket.
 void Abort(const ByteStream& stream);
 
-// Whether a numeric address, IPv4 or IPv6, never leaves the machine. No name is one.
+// Whether a numeric address, IPv4 or IPv6, is a loopback address. False for names.
 bool IsLoopbackAddress(const std::string& address);
-// Whether all addresses of a name, or an address, are such. False if it has none.
+// Whether all addresses of a name, or a numeric address, are loopback addresses. False if there are
+// none.
 bool IsLoopbackHost(const std::string& host);
 
-// The address of our side, without the port.
+// The local address, without the port.
 Result<std::string> LocalAddress(const ByteStream& stream);
 
-// Addresses of this machine that others may reach it by, without loopback and link-local ones; of
-// the given interfaces only if any are given. kInvalidArgument names an interface that isn't there.
+// The addresses at which others may reach this machine, without loopback and link-local addresses.
+// If interfaces are given, only their addresses; kInvalidArgument names a missing interface.
 Result<std::vector<std::string>> MachineAddresses(std::span<const std::string> interfaces);
 
 }  // namespace horoscale

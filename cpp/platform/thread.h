@@ -1,5 +1,5 @@
-// Thread: a thread of ours. It blocks all signals, which are the user's threads' business, and its
-// creation can fail without an exception.
+// Thread: a thread that blocks all signals, which are left to the user's threads, and whose
+// creation fails without an exception.
 #pragma once
 
 #include <pthread.h>
@@ -14,18 +14,18 @@ namespace horoscale {
 
 class Thread {
  public:
-  // `name` shows in top and in debuggers; at most 15 bytes of it.
+  // `name` appears in top and in debuggers, truncated to 15 bytes.
   static Result<Thread> Start(const char* name, std::function<void()> body);
 
   Thread() = default;
   Thread(Thread&& other) noexcept : handle_(std::exchange(other.handle_, std::nullopt)) {}
-  // Joins the thread it replaces.
+  // Joins the thread that it replaces.
   Thread& operator=(Thread&& other) noexcept;
   ~Thread() { Join(); }
 
   bool joinable() const { return handle_.has_value(); }
   void Join();
-  // Leaves it to itself.
+  // Detaches the thread.
   void Detach();
 
  private:

@@ -18,7 +18,7 @@ using C = TlsConstants;
 
 constexpr size_t kRecordBytes = 16 << 10;
 
-Status Exiting() { return {StatusCode::kShutdown, "the process exits"}; }
+Status Exiting() { return {StatusCode::kShutdown, "the process is exiting"}; }
 
 // OpenSSL writes to sockets as to files: to a closed one with SIGPIPE.
 class SigpipeBlocked {
@@ -126,7 +126,7 @@ Status TlsLayer::OnHandshakeDone() {
   // The key was used, and not a certificate that nobody has asked for.
   if (library_.call().session_reused(ssl_) != 1) {
     return broken_ = Status::Unauthenticated("TLS handshake with " + peer_ +
-                                             ": it does not know the connection's key");
+                                             ": the peer does not have the connection's key");
   }
   is_ready_ = true;
   has_pending_ = true;  // what was received with the end of the handshake
@@ -135,7 +135,7 @@ Status TlsLayer::OnHandshakeDone() {
   static std::once_flag told;
   std::call_once(told, [this] {
     Log(LogLevel::kInfo, "connections are encrypted: TLS 1.3 by " + library_.name() +
-                             ", kernel TLS " + (kernel_sends_ ? "for what is sent" : "not used"));
+                             ", kernel TLS " + (kernel_sends_ ? "for sent data" : "not used"));
   });
   return Status::Ok();
 }
@@ -180,7 +180,7 @@ Status TlsLayer::ChangeKeyIfDue() {
   // sides full neither would read again.
   if (!WaitForDescriptor(fd_, POLLOUT, Deadline::After(0)).ok()) return Status::Ok();
   if (library_.call().key_update(ssl_, C::kKeyUpdateNotRequested) != 1) {
-    return Failure("changing the key to ", C::kErrorSsl);
+    return Failure("updating the key for ", C::kErrorSsl);
   }
   sent_with_key_ = 0;
   ++key_changes_;
@@ -233,7 +233,8 @@ Status TlsLayer::Failure(const char* doing, int error) const {
   const bool has_ended =
       error == C::kErrorZeroReturn || code == 0 || text.find("unexpected eof") != std::string::npos;
   if (has_ended) return {StatusCode::kSystem, peer_ + " closed the connection"};
-  return Status::Protocol(doing + peer_ + ": " + text + " (changed on the way, or another key)");
+  return Status::Protocol(doing + peer_ + ": " + text +
+                          " (the data was modified in transit, or the keys differ)");
 }
 
 }  // namespace horoscale

@@ -1,6 +1,6 @@
-// TlsLayer: TLS 1.3 on a stream, between two sides that have a key in common and no certificates.
-// Each connection agrees on keys of its own (ECDHE), so that who learns the common key later reads
-// nothing of it.
+// TlsLayer: TLS 1.3 on a stream, with a pre-shared key and without certificates. Each connection
+// negotiates its own keys (ECDHE), so that recorded traffic stays secret if the pre-shared key
+// leaks later.
 #pragma once
 
 #include <array>
@@ -23,10 +23,10 @@ class TlsLayer final : public StreamLayer {
  public:
   enum class Role : uint8_t { kClient, kServer };
 
-  // After so many bytes a sender changes its key: long before AES-GCM's limit.
+  // The sender updates its key after this many bytes, well below AES-GCM's limit.
   static constexpr uint64_t kBytesOfKey = uint64_t{1} << 36;
 
-  // `fd` is the stream's and stays so; `peer` is for errors. kUnimplemented if there is no library.
+  // `fd` is owned by the stream; `peer` is for errors. kUnimplemented if OpenSSL is unavailable.
   static Result<std::unique_ptr<TlsLayer>> Create(Role role, int fd, std::string peer,
                                                   const TlsKey& key,
                                                   uint64_t bytes_of_key = kBytesOfKey);
@@ -41,7 +41,7 @@ class TlsLayer final : public StreamLayer {
   short EventsToSend() const override { return is_ready_ ? POLLOUT : awaited_; }
   short EventsToReceive() const override { return is_ready_ ? POLLIN : awaited_; }
 
-  // Whether the kernel encrypts what is sent.
+  // Whether the kernel encrypts sent data.
   bool kernel_sends() const { return kernel_sends_; }
   uint64_t key_changes() const { return key_changes_; }
 
@@ -49,11 +49,11 @@ class TlsLayer final : public StreamLayer {
   TlsLayer(const TlsLibrary& library, int fd, std::string peer, const TlsKey& key,
            uint64_t bytes_of_key);
 
-  // All of them with a TlsLibrary::Use.
+  // The following require a TlsLibrary::Use.
   Result<bool> Shake();
   Status OnHandshakeDone();
   Status ChangeKeyIfDue();
-  // Why a call failed.
+  // The Status for a failed call.
   Status Failure(const char* doing, int error) const;
 
   const TlsLibrary& library_;
@@ -62,17 +62,17 @@ class TlsLayer final : public StreamLayer {
   TlsKey key_;
   const uint64_t bytes_of_key_;
   Ssl* ssl_ = nullptr;
-  bool is_ready_ = false;  // the handshake is done
+  bool is_ready_ = false;  // the handshake is complete
   short awaited_ = POLLIN;
   bool has_pending_ = false;
   bool kernel_sends_ = false;
-  // OpenSSL has made a record of so many bytes that have not been reported as sent: it has to be
-  // given the same ones again.
+  // Size of a record that OpenSSL has prepared but not reported as sent. OpenSSL must be called
+  // with the same bytes again.
   size_t attempted_ = 0;
-  std::vector<std::byte> staged_;  // small pieces become one record
+  std::vector<std::byte> staged_;  // combines small pieces into one record
   uint64_t sent_with_key_ = 0;
   uint64_t key_changes_ = 0;
-  // What a call says from now on. Who can't send any more can still receive.
+  // The error of all further calls. Receiving still works after sending has failed.
   Status broken_;
   Status send_broken_;
 };

@@ -164,7 +164,7 @@ Result<TlsLibrary> TlsLibrary::Find() {
     }
     TlsFunctions functions = {};
     if (const char* const missing = LoadFunctions(*library, functions)) {
-      tried += "\n  " + name + ": it has no " + missing + ": OpenSSL 1.1.1 or newer is needed";
+      tried += "\n  " + name + ": it has no " + missing + ": OpenSSL 1.1.1 or newer is required";
       continue;
     }
     TlsLibrary tls(functions);
@@ -174,8 +174,8 @@ Result<TlsLibrary> TlsLibrary::Find() {
     return tls;
   }
   return Status(StatusCode::kUnimplemented,
-                "HOROSCALE_ENCRYPT=1 needs OpenSSL, and none can be opened; HOROSCALE_LIBSSL may "
-                "name one. Tried:" +
+                "HOROSCALE_ENCRYPT=1 requires OpenSSL, which can't be loaded; set HOROSCALE_LIBSSL "
+                "to its path. Tried:" +
                     tried);
 }
 

@@ -1,5 +1,5 @@
-// TlsLibrary: OpenSSL, opened at run time: 1.1.1 or newer, which have TLS 1.3. Nothing of it is
-// needed to build; what is used of its headers is repeated here.
+// TlsLibrary: OpenSSL 1.1.1 or newer (for TLS 1.3), loaded at run time. Its headers are not needed
+// to build; the declarations in use are repeated here.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace horoscale {
 
-// OpenSSL's own types, of which only the addresses are known.
+// OpenSSL's opaque types.
 struct Ssl;
 struct SslContext;
 struct SslSession;
@@ -64,7 +64,7 @@ struct TlsFunctions {
   unsigned long (*version_number)();
 };
 
-// As OpenSSL's headers have them; tests/python/single/test_openssl_constants.py compares.
+// Values from OpenSSL's headers; tests/python/single/test_openssl_constants.py compares them.
 struct TlsConstants {
   static constexpr int kErrorSsl = 1;
   static constexpr int kErrorWantRead = 2;
@@ -82,28 +82,29 @@ struct TlsConstants {
   static constexpr long kSessionCacheOff = 0;
   static constexpr int kVerifyPeer = 1;
   static constexpr int kKeyUpdateNotRequested = 0;
-  static constexpr uint64_t kOptionKernelTls = uint64_t{1} << 3;  // without effect before 3.0
+  static constexpr uint64_t kOptionKernelTls = uint64_t{1} << 3;  // no effect before 3.0
   static constexpr int kTls13 = 0x0304;
 };
 
 class TlsLibrary {
  public:
-  // The same one for all; kUnimplemented says what has been tried.
+  // Returns the process-wide instance; kUnimplemented lists what was tried.
   static Result<const TlsLibrary*> Open();
-  // Where libraries are looked for before the system's places.
+  // A directory that is searched before the system's.
   static void SetLibraryDirectory(std::string directory);
 
   const TlsFunctions& call() const { return functions_; }
-  // Whether a connection's key can be changed: before 1.1.1l that loses a record that has come in
-  // part.
+  // Whether a connection's key can be updated: before 1.1.1l, that loses a partially received
+  // record.
   bool changes_keys() const { return functions_.version_number() >= 0x101010cf; }
   // For connections of either role.
   SslContext* context() const { return context_; }
   // Such as "OpenSSL 3.0.19 27 Jan 2026 (/usr/lib/libssl.so.3)".
   const std::string& name() const { return name_; }
 
-  // OpenSSL takes itself down when the process exits, while threads of ours may still run: each
-  // holds one of these while it calls functions of the library, and calls none if it is over.
+  // OpenSSL cleans up when the process exits, while our threads may still run. A thread must hold a
+  // Use while it calls the library, and must not call it if the Use reports that the process is
+  // exiting.
   class Use {
    public:
     Use();
@@ -123,7 +124,7 @@ class TlsLibrary {
   std::string name_;
 };
 
-// The secret that both sides of a connection have, where a certificate would be otherwise.
+// The pre-shared key of a connection, used instead of certificates.
 inline constexpr size_t kTlsKeyBytes = 32;
 
 }  // namespace horoscale

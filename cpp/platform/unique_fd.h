@@ -1,5 +1,4 @@
-// UniqueFd: owns a file descriptor. Every descriptor of ours is close-on-exec from birth; whoever
-// creates one asks for that in the same call.
+// UniqueFd: owns a file descriptor. Every descriptor is created with close-on-exec set.
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +26,8 @@ class UniqueFd {
   int Release() { return std::exchange(fd_, -1); }
 
   void Reset() {
-    // Not repeated on EINTR: Linux has freed the number by then, and another thread may own it.
+    // Not retried on EINTR: Linux has already freed the descriptor, and another thread may own the
+    // number.
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
 

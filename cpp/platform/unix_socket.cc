@@ -28,7 +28,8 @@ struct Address {
 Result<Address> MakeAddress(const std::string& name) {
   Address address;
   if (name.empty() || name.size() + 1 > sizeof(address.value.sun_path)) {
-    return Status::InvalidArgument("unix socket name of " + std::to_string(name.size()) + " bytes");
+    return Status::InvalidArgument("invalid unix socket name of " + std::to_string(name.size()) +
+                                   " bytes");
   }
   address.value.sun_family = AF_UNIX;
   memcpy(address.value.sun_path + 1, name.data(), name.size());
@@ -58,8 +59,9 @@ Status ConnectBlocking(int fd, const Address& address, const std::string& peer,
     if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // zero means for ever
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
     if (connect(fd, address.get(), address.length) == 0) return Status::Ok();
-    if (errno == EAGAIN && deadline.Passed())
+    if (errno == EAGAIN && deadline.Passed()) {
       return Status::Timeout("timed out connecting to " + peer);
+    }
     if (errno != EAGAIN && errno != EINTR) return Status::System("connecting to " + peer, errno);
   }
 }
@@ -134,7 +136,8 @@ Result<std::pair<ByteStream, ByteStream>> UnixPair() {
 
 Status SendDescriptors(ByteStream& stream, std::span<const int> fds, const Deadline& deadline) {
   if (fds.empty() || fds.size() > kMaxDescriptors) {
-    return Status::InvalidArgument(std::to_string(fds.size()) + " descriptors to send");
+    return Status::InvalidArgument(std::to_string(fds.size()) +
+                                   " descriptors are more than one message can send");
   }
   std::byte carrier{};
   iovec data{&carrier, 1};

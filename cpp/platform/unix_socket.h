@@ -1,5 +1,5 @@
 // Abstract unix stream sockets: byte streams within a host that can carry descriptors. They have no
-// name in the file system and nothing is left behind when the process dies.
+// name in the file system and leave nothing behind when the process exits.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +36,11 @@ Result<ByteStream> ConnectUnix(const std::string& name, const Deadline& deadline
 // A connected pair, both ends in this process.
 Result<std::pair<ByteStream, ByteStream>> UnixPair();
 
-// Descriptors travel with one byte of the stream, so both sides have to agree where in it they
-// come.
+// Descriptors are sent with one byte of the stream, so both sides must agree on their position in
+// it.
 inline constexpr size_t kMaxDescriptors = 16;
 Status SendDescriptors(ByteStream& stream, std::span<const int> fds, const Deadline& deadline);
-// kProtocol if there are more or fewer than `count`; those that came are closed then.
+// kProtocol if there are more or fewer than `count`; received descriptors are then closed.
 Result<std::vector<UniqueFd>> ReceiveDescriptors(ByteStream& stream, size_t count,
                                                  const Deadline& deadline);
 

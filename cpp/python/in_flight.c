@@ -1,10 +1,10 @@
-/* The module horoscale._core._in_flight: operations as objects of Python that cost little.
+/* The module horoscale._core._in_flight: operations as Python objects with low overhead.
  *
- * A training step begins and waits for hundreds of operations; made of Python's own classes each of
- * these would take longer than a small operation. What is begun here can't be interrupted before
- * its memory is safe: Python looks for Ctrl-C between two of its own steps alone.
+ * A training step starts and waits for hundreds of operations. With classes written in Python, each
+ * would take longer than a small operation. Starting an operation can't be interrupted before its
+ * memory is kept alive, because Python checks for Ctrl-C only between its own instructions.
  *
- * Written for the limited API, so that one build serves every version of Python. */
+ * Uses the limited API, so that one build supports all versions of Python. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <horoscale/horoscale.h>
@@ -13,7 +13,7 @@
 /* Python runs signal handlers (Ctrl-C) only when the library has returned. */
 static const double kWaitSliceSeconds = 0.2;
 
-/* Every so many operations that begin look at older ones, so that dropped ones can't accumulate. */
+/* Older operations are checked after this many new ones, so that dropped ones do not accumulate. */
 enum { kLookAtEvery = 8 };
 
 static PyTypeObject* handle_base;
@@ -21,7 +21,7 @@ static PyTypeObject* in_flight_type;
 
 typedef struct InFlight InFlight;
 
-/* One operation that is enqueued. */
+/* An enqueued operation. */
 typedef struct Handle {
   PyObject_HEAD hs_handle* pointer;
   PyObject* keep_alive; /* the owners of its memory, until it is done */
@@ -31,17 +31,17 @@ typedef struct Handle {
   int is_view;
 } Handle;
 
-/* The operations of a runtime that may not be done: keeps their memory alive when the user drops
- * the handle. One that nobody waits for leaves when it is found done as later ones come. */
+/* The operations of a runtime that may not be done: keeps their memory alive if the user drops the
+ * handle. Operations without waiters are removed when later ones are started and they are done. */
 struct InFlight {
   PyObject_HEAD PyObject* owner; /* of the runtime */
   hs_runtime* runtime;
   PyTypeObject* handles; /* their class */
-  Handle ring;           /* no object: newer is the oldest of all, older the newest */
+  Handle ring;           /* not an object: newer is the oldest of all, older the newest */
   Py_ssize_t count;
 };
 
-/* An operation that is begun again and again. */
+/* An operation that is started repeatedly. */
 typedef struct {
   PyObject_HEAD hs_template* pointer;
   InFlight* registry;
@@ -49,7 +49,7 @@ typedef struct {
 
 /* ---------------------------------------------------------------- helpers */
 
-/* Raises what a failed call of this thread means; see horoscale._core.errors. */
+/* Raises the exception for a failed call of this thread; see horoscale._core.errors. */
 static PyObject* Raise(hs_code code) {
   PyObject* errors = PyImport_ImportModule("horoscale._core.errors");
   if (errors == NULL) return NULL;
@@ -80,7 +80,7 @@ static void Free(PyObject* object) {
   Py_DECREF(type);
 }
 
-/* ---------------------------------------------------------------- what is in flight */
+/* ---------------------------------------------------------------- operations in flight */
 
 static void Link(InFlight* registry, Handle* handle) {
   Handle* ring = &registry->ring;
@@ -96,8 +96,8 @@ static void Unlink(Handle* handle) {
   handle->older = handle->newer = NULL;
 }
 
-/* Gives up what an operation needed, now that it is done. The caller holds a reference of its own:
- * what is released may call anything. */
+/* Releases the resources of an operation that is done. The caller must hold a reference, because
+ * destructors may call anything. */
 static void LetGo(Handle* handle) {
   if (handle->newer == NULL) return;
   InFlight* registry = handle->registry;
@@ -105,13 +105,13 @@ static void LetGo(Handle* handle) {
   --registry->count;
   PyObject* keep_alive = handle->keep_alive;
   handle->keep_alive = NULL;
-  if (!handle->is_view) handle->registry = NULL; /* a view is given back to the runtime */
+  if (!handle->is_view) handle->registry = NULL; /* a view is released to the runtime */
   Py_XDECREF(keep_alive);
   if (!handle->is_view) Py_DECREF(registry);
-  Py_DECREF(handle); /* the ring's */
+  Py_DECREF(handle); /* the ring's reference */
 }
 
-/* Forgets the oldest operation if it is done; makes it the newest if it is not. */
+/* Removes the oldest operation if it is done; otherwise makes it the newest. */
 static int ReapOldest(InFlight* registry) {
   Handle* oldest = registry->ring.newer;
   if (oldest == &registry->ring) return 0;
@@ -126,7 +126,7 @@ static int ReapOldest(InFlight* registry) {
   return 1;
 }
 
-/* Forgets some of the operations that are done, of the oldest. */
+/* Removes some of the oldest operations that are done. */
 static void Look(InFlight* registry) {
   int undone = 0;
   for (int i = 0; i < 2 * kLookAtEvery && undone < 2; ++i) undone += !ReapOldest(registry);
@@ -138,7 +138,7 @@ static Handle* NewHandle(InFlight* registry) {
   return (Handle*)allocate(registry->handles, 0); /* zeroed */
 }
 
-/* Takes what the library gave, which keeps its memory from now on. */
+/* Takes the library's handle, and keeps its memory alive from now on. */
 static PyObject* Begin(InFlight* registry, Handle* handle, PyObject* keep_alive) {
   Py_INCREF(registry);
   handle->registry = registry;
@@ -159,9 +159,8 @@ static hs_code WaitDone(hs_handle* handle, void* argument, double seconds) {
   return hs_wait(handle, seconds);
 }
 
-/* Waits in slices, between which Ctrl-C is looked for, until `timeout` seconds (null or None: for
- * ever) after `began`. Returns 0 with an exception set where nothing is known about the operation
- * yet. */
+/* Waits until `timeout` seconds (null or None: no limit) after `began`, in slices between which it
+ * checks for Ctrl-C. Returns 0 with an exception set if the operation is not done. */
 static int Wait(Handle* self, WaitFunction wait, void* argument, PyObject* timeout, double began,
                 hs_code* code) {
   double deadline = 0;
@@ -171,7 +170,7 @@ static int Wait(Handle* self, WaitFunction wait, void* argument, PyObject* timeo
     if (seconds == -1.0 && PyErr_Occurred()) return 0;
     deadline = began + seconds;
   }
-  /* Another thread may shut the runtime down meanwhile, and let go of it everywhere else. */
+  /* Another thread may shut down the runtime meanwhile and drop all other references to it. */
   InFlight* registry = self->registry;
   Py_XINCREF(registry);
   int is_known = 0;
@@ -202,7 +201,7 @@ static PyObject* WaitAndLetGo(Handle* self, PyObject* timeout, double began) {
   } else if (!Wait(self, WaitDone, NULL, timeout, began, &code)) {
     return NULL;
   }
-  /* The exception is made first: releasing memory may call the library again. */
+  /* Create the exception first, because releasing memory may call the library again. */
   if (code != HS_OK) Raise(code);
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -311,7 +310,8 @@ static PyObject* NewInFlight(PyTypeObject* type, PyObject* args, PyObject* kwarg
   return (PyObject*)self;
 }
 
-static void InFlightDealloc(InFlight* self) { /* nothing is in flight, which would refer to it */
+static void InFlightDealloc(
+    InFlight* self) { /* nothing is in flight: operations would refer to it */
   Py_CLEAR(self->owner);
   Py_CLEAR(self->handles);
   Free((PyObject*)self);
@@ -321,7 +321,7 @@ static Py_ssize_t InFlightLength(InFlight* self) { return self->count; }
 
 typedef enum { kRequest, kSend, kReceive, kReceiveView } Start;
 
-/* Starts the message at an address, but with other memory. */
+/* Starts the message at an address, with other memory. */
 static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) {
   const hs_message* described = PyLong_AsVoidPtr(args[0]);
   if (described == NULL && PyErr_Occurred()) return NULL;
@@ -336,11 +336,11 @@ static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) 
   if (start != kSend) {
     code = hs_recv(self->runtime, &message, &handle->pointer);
   } else if (!message.will_wait && hs_is_busy(self->runtime)) {
-    Py_BEGIN_ALLOW_THREADS; /* it may do a part of what is pending */
+    Py_BEGIN_ALLOW_THREADS; /* it may execute part of the pending operations */
     code = hs_send(self->runtime, &message, &handle->pointer);
     Py_END_ALLOW_THREADS;
   } else {
-    /* Other threads of Python wait: to let them run would cost more than this takes. */
+    /* Keep the GIL: releasing it would cost more than this call. */
     code = hs_send(self->runtime, &message, &handle->pointer);
   }
   if (code == HS_OK) return Begin(self, handle, args[1]);
@@ -349,8 +349,7 @@ static PyObject* StartAgain(InFlight* self, Start start, PyObject* const* args) 
   return NULL;
 }
 
-/* Does StartAgain() and waits; returns what the message gave. Takes a timeout instead of will_wait.
- */
+/* StartAgain() and wait; returns the message's result. Takes a timeout instead of will_wait. */
 static PyObject* RunAgain(InFlight* self, Start start, PyObject* const* args, Py_ssize_t count) {
   if (!CheckCount("running a message", count, 4, 4)) return NULL;
   PyObject* started[] = {args[0], args[1], args[2], Py_True};
@@ -372,7 +371,7 @@ static PyObject* StartOne(InFlight* self, Start start, PyObject* const* args, Py
   Handle* handle = NewHandle(self);
   if (handle == NULL) return NULL;
   hs_code code = HS_OK;
-  Py_BEGIN_ALLOW_THREADS; /* a device may be asked where its stream is */
+  Py_BEGIN_ALLOW_THREADS; /* it may query a device for the position of its stream */
   if (start == kRequest) {
     code = hs_enqueue(self->runtime, what, &handle->pointer);
   } else if (start == kSend) {
@@ -491,7 +490,7 @@ static PyObject* TemplateStart(Template* self, PyObject* const* args, Py_ssize_t
   if (!CheckCount("start", count, 3, 3) || !ReadAddresses(args, &source, &target)) return NULL;
   Handle* handle = NewHandle(self->registry);
   if (handle == NULL) return NULL;
-  /* Other threads of Python wait: to let them run would cost more than this takes. */
+  /* Keep the GIL: releasing it would cost more than this call. */
   handle->pointer = hs_enqueue_again(self->pointer, source, target, 0);
   if (handle->pointer != NULL) return Begin(self->registry, handle, args[2]);
   Raise(hs_error()->code);
@@ -519,7 +518,8 @@ static PyObject* TemplateRun(Template* self, PyObject* const* args, Py_ssize_t c
   if (code != HS_TIMEOUT) return Raise(code);
   hs_handle* unfinished = hs_take_unfinished();
   Handle* handle = NewHandle(self->registry);
-  if (handle == NULL) { /* nobody would keep the memory: it may be freed only when all is done */
+  if (handle == NULL) {
+    /* No object keeps the memory alive, so free the handle only when the operation is done. */
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;

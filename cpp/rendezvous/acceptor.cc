@@ -10,11 +10,12 @@
 namespace horoscale {
 namespace {
 
-// Unproved connections at a time: ranks that start at once, and strangers. The oldest makes room.
+// Maximum number of unauthenticated connections, of ranks that start and of others. The oldest is
+// dropped for the next.
 constexpr size_t kMaxGuests = 256;
-// How long new connections are left alone when there are no descriptors for them.
+// Pause of accepting when descriptors have run out.
 constexpr double kPauseSeconds = 0.1;
-// A stranger that comes again and again must not fill the log.
+// Repeated rejected connections must not fill the log.
 constexpr int kMaxLogged = 10;
 
 }  // namespace
@@ -57,7 +58,7 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
         continue;
       }
       const auto at = guests_.find(id);
-      if (at == guests_.end()) continue;  // made room in this very turn
+      if (at == guests_.end()) continue;  // dropped for another one in this iteration
       Result<bool> proved = Hear(at->second);
       if (!proved.ok()) {
         Drop(id, proved.status());
@@ -69,7 +70,7 @@ Result<ByteStream> Acceptor::Next(const Deadline& deadline, const std::function<
       }
     }
   } while (!deadline.Passed());
-  return Status::Timeout("nobody more connected");
+  return Status::Timeout("no further peer connected");
 }
 
 Status Acceptor::WatchDoors() {
@@ -79,11 +80,12 @@ Status Acceptor::WatchDoors() {
 
 void Acceptor::Pause(const Status& why) {
   if (!guests_.empty()) {
-    Drop(guests_.begin()->first, Status(why.code(), "it makes room for others: " + why.message()));
+    Drop(guests_.begin()->first,
+         Status(why.code(), "dropped to free a descriptor: " + why.message()));
   } else {
-    Refused("someone, for a moment: " + why.message());
+    Refused("an unknown peer, temporarily: " + why.message());
   }
-  trouble_ = "; this process could not take connections for a while: " + why.message();
+  trouble_ = "; this process temporarily could not accept connections: " + why.message();
   for (const Door& door : doors_) poller_.Remove(door.fd);
   paused_ = true;
   resume_ = Deadline::After(kPauseSeconds);
@@ -96,7 +98,7 @@ double Acceptor::DropTheLateAndResume() {
     resume_ = Deadline::After(kPauseSeconds);
   }
   while (!guests_.empty() && guests_.begin()->second.deadline.Passed()) {
-    Drop(guests_.begin()->first, Status::Timeout("it proved nothing in time"));
+    Drop(guests_.begin()->first, Status::Timeout("it did not authenticate in time"));
   }
   const double next = guests_.empty() ? kForever : guests_.begin()->second.deadline.SecondsLeft();
   return paused_ ? std::min(next, resume_.SecondsLeft()) : next;
@@ -111,7 +113,8 @@ void Acceptor::AcceptGuest(const Door& door) {
   const Status taken = stream.ok() ? Welcome(stream.TakeValue()) : stream.status();
   if (!taken.ok()) return Pause(taken);
   if (guests_.size() > kMaxGuests) {
-    Drop(guests_.begin()->first, Status::Timeout("it proved nothing while others came"));
+    Drop(guests_.begin()->first,
+         Status::Timeout("it did not authenticate before newer connections needed its place"));
   }
 }
 
@@ -136,7 +139,7 @@ Result<bool> Acceptor::Hear(Guest& guest) {
   guest.received += *got;
   if (guest.received < guest.input.size()) return false;
   const Status fed = guest.handshake.Feed(guest.input);
-  // A few bytes, which fit into the buffer of any peer that plays by the rules.
+  // A few bytes, which fit into the buffer of any correct peer.
   const std::vector<std::byte> output = guest.handshake.TakeOutput();
   HS_RETURN_IF_ERROR(guest.stream.SendAll(output, Deadline::After(0)));
   HS_RETURN_IF_ERROR(fed);

@@ -1,10 +1,10 @@
-// Acceptor: lets in who proves the job's secret.
+// Acceptor: accepts connections from peers that prove that they know the job's secret.
 //
-// Anybody on the host can connect to an abstract socket, anybody in the network to a port.
-// Connections are authenticated side by side, so that one that says nothing keeps nobody waiting;
-// strangers are dropped and logged. Their number is bounded, and so is the time of each. Where
-// descriptors are used up the oldest makes room, and others wait in the kernel for a moment: who is
-// crowded out has to try again (see MayBeLetInLater()).
+// Any process on the host can connect to an abstract socket, and any machine in the network to a
+// port. Connections are authenticated concurrently, so that a silent one delays nobody; connections
+// that fail are dropped and logged. Their number and the duration of each handshake are limited. If
+// descriptors run out, the oldest unauthenticated connection is dropped, and new ones wait in the
+// kernel for a moment. A dropped peer must try again (see MayBeLetInLater()).
 #pragma once
 
 #include <cstdint>
@@ -23,31 +23,33 @@ namespace horoscale {
 
 class Acceptor {
  public:
-  // Where connections come in. `fd` is readable when one waits, and outlives the acceptor. `accept`
-  // takes it: kTimeout if it has gone again, kUnauthenticated if it may not even prove anything.
+  // A listening socket. `fd` is readable if a connection is waiting, and must outlive the acceptor.
+  // `accept` accepts it: kTimeout if it was closed meanwhile, kUnauthenticated if it is rejected
+  // before the handshake.
   struct Door {
     int fd = -1;
     std::function<Result<ByteStream>()> accept;
   };
 
-  // `context` and `protection` as in rendezvous/auth.h. A connection that has proved nothing within
-  // `handshake_seconds` is dropped.
+  // `context` and `protection` as in rendezvous/auth.h. A connection that has not authenticated
+  // within `handshake_seconds` is dropped.
   static Result<Acceptor> Create(std::vector<Door> doors, std::string secret, std::string context,
                                  Protection protection,
                                  double handshake_seconds = kHandshakeSeconds);
 
-  // The next connection that has proved the secret, protected from now on; kTimeout if none comes.
-  // `look`, unless it is empty, is called every kLookSeconds while nobody has: its error ends the
-  // wait.
+  // Returns the next authenticated connection, which is protected from then on; kTimeout if there
+  // is none. If `look` is not empty, it is called every kLookSeconds during the wait, and an error
+  // from it ends the wait.
   static constexpr double kLookSeconds = 0.25;
   Result<ByteStream> Next(const Deadline& deadline, const std::function<Status()>& look = nullptr);
 
   // For another poller: readable when Next() has something to do.
   int fd() const { return poller_.fd(); }
-  // Whether Next() also has to be called now and then, because something is due by the clock.
+  // Whether Next() must also be called periodically, because of timeouts.
   bool has_guests() const { return paused_ || !guests_.empty(); }
 
-  // Why connections could not be taken for a while, as the end of a sentence; empty if they could.
+  // Why connections temporarily could not be accepted, as the end of a sentence; empty if they
+  // could.
   const std::string& trouble() const { return trouble_; }
 
  private:
@@ -62,13 +64,13 @@ class Acceptor {
   Acceptor(std::vector<Door> doors, std::string secret, std::string context, Protection protection,
            double handshake_seconds, Poller poller);
   Status WatchDoors();
-  // Nobody is let in for a moment: the doors would stay readable, and the caller would spin.
+  // Pauses accepting: the sockets would stay readable, and the caller would spin.
   void Pause(const Status& why);
-  // What is due by the clock; when that is next.
+  // Handles timeouts; returns the time until the next one.
   double DropTheLateAndResume();
   void AcceptGuest(const Door& door);
   Status Welcome(ByteStream stream);
-  // Reads what a guest has sent; whether its handshake is done.
+  // Reads from an unauthenticated peer; returns whether its handshake is complete.
   Result<bool> Hear(Guest& guest);
   void Drop(uint64_t id, const Status& why);
   void Refused(const std::string& whom_and_why);
@@ -80,7 +82,7 @@ class Acceptor {
   double handshake_seconds_;
   Poller poller_;
   std::map<uint64_t, Guest> guests_;  // in order of arrival
-  uint64_t next_id_;                  // those below are doors
+  uint64_t next_id_;                  // smaller numbers are doors
   bool paused_ = false;
   Deadline resume_ = Deadline::Never();
   std::string trouble_;

@@ -1,4 +1,4 @@
-// Host and port as users write them: "node7:4711", "10.0.0.7:4711", "[fe80::7]:4711".
+// Parses host and port: "node7:4711", "10.0.0.7:4711", "[fe80::7]:4711".
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct HostPort {
   bool operator==(const HostPort&) const = default;
 };
 
-// kInvalidArgument with what is wrong; the port must be 1 to 65535.
+// kInvalidArgument describes the error; the port must be 1 to 65535.
 Result<HostPort> ParseHostPort(std::string_view text);
 
 }  // namespace horoscale

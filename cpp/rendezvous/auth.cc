@@ -24,16 +24,16 @@ void Append(std::vector<std::byte>& bytes, const Range& more) {
 
 Status WrongSecret() {
   return Status::Unauthenticated(
-      "the two sides have different secrets, or belong to different jobs: give every process of "
-      "the job the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE");
+      "the two processes have different secrets, or belong to different jobs: set the same "
+      "HOROSCALE_SECRET or HOROSCALE_SECRET_FILE for every process of the job");
 }
 
 Status OtherProtection(Protection own) {
   const bool encrypts = own == Protection::kEncrypted;
   return Status::InvalidArgument(
       std::string("this process has HOROSCALE_ENCRYPT=") + (encrypts ? "1" : "0") +
-      ", the other side has not: give every process of the job, and what serves its rendezvous, "
-      "the same (--encrypt of horoscalerun does)");
+      ", the peer does not: use the same setting for every process of the job and for the process "
+      "that serves its rendezvous (horoscalerun --encrypt does this)");
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ Result<Handshake> Handshake::Create(Role role, std::string_view secret, std::str
 }
 
 Status Handshake::Protect(ByteStream& stream) const {
-  if (!done()) return Status::Internal("a connection that has not been authenticated");
+  if (!done()) return Status::Internal("the connection has not been authenticated");
   if (protection_ == Protection::kNone) return Status::Ok();
   const SessionKeys keys = DeriveSessionKeys(secret_, Nonces(), context_);
   const bool is_client = role_ == Role::kClient;
@@ -86,7 +86,7 @@ size_t Handshake::wanted() const {
 
 Status Handshake::Feed(std::span<const std::byte> bytes) {
   if (step_ == Step::kDone || step_ == Step::kFailed || bytes.size() != wanted()) {
-    return Status::Internal("handshake fed out of step");
+    return Status::Internal("handshake data out of order");
   }
   Status status;
   switch (step_) {
@@ -127,12 +127,12 @@ Status Handshake::FeedHello(std::span<const std::byte> bytes) {
   for (size_t i = 0; i < sizeof(version); ++i) {
     version |= std::to_integer<uint32_t>(bytes[magic.size() + i]) << (8 * i);
   }
-  // Also to a peer of another version, so that it can say the same.
+  // Also sent to a peer with another version, so that it can report the same error.
   if (role_ == Role::kServer) SendHello();
   if (version != kAuthVersion) {
     return Status::Protocol(
         "it speaks version " + std::to_string(version) + " of the protocol, this process version " +
-        std::to_string(kAuthVersion) + ": install the same horoscale everywhere");
+        std::to_string(kAuthVersion) + ": install the same version of horoscale everywhere");
   }
   if (bytes[magic.size() + sizeof(version)] != static_cast<std::byte>(protection_)) {
     return OtherProtection(protection_);
@@ -160,7 +160,7 @@ Status Handshake::FeedClientProof(std::span<const std::byte> bytes) {
 
 Status Handshake::FeedVerdict(std::byte verdict) {
   if (verdict == kRefused) return WrongSecret();
-  if (verdict != kAccepted) return Status::Protocol("it sent an unknown verdict");
+  if (verdict != kAccepted) return Status::Protocol("it sent an unknown authentication result");
   step_ = Step::kServerProof;
   return Status::Ok();
 }
@@ -180,7 +180,8 @@ std::vector<std::byte> Handshake::Nonces() const {
 }
 
 Sha256Digest Handshake::Proof(Role prover) const {
-  // Everything but the context, which comes last, has a fixed size: no two inputs look alike.
+  // Everything but the context, which comes last, has a fixed size: different inputs can't be
+  // confused.
   std::vector<std::byte> message;
   Append(message, AsBytes(prover == Role::kClient ? "client" : "server"));
   message.push_back(static_cast<std::byte>(protection_));

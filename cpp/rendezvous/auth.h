@@ -1,4 +1,4 @@
-// Mutual authentication of two processes by a shared secret that never travels.
+// Mutual authentication of two processes with a shared secret that is never transmitted.
 //
 //     client                                      server
 //       magic, version, how, nonce c  ──────────▶
@@ -7,13 +7,15 @@
 //                                     ◀──────────   accepted, HMAC("server", how, c, s, ctx)
 //                                                   or refused
 //
-// Nonces are new for every connection, so a recorded proof is worth nothing; the roles differ, so a
-// proof can't be sent back to its maker; the context says what the connection is for ("store",
-// "link 3 5"), so a proof for one purpose is none for another. The client proves first: a stranger
-// who connects gets nothing from the server that a secret could be guessed against.
+// Nonces are fresh for every connection, so a recorded proof is useless. The roles differ, so a
+// proof can't be reflected to its sender. The context identifies the purpose of the connection
+// ("store", "link 3 5"), so a proof for one purpose is not valid for another. The client proves
+// first, so that an attacker who connects gets nothing from the server to test guesses of the
+// secret against.
 //
-// "how" is the protection of what follows, on which both have to agree. Its keys come from the
-// secret and both nonces (session_keys.h): somebody who passes the handshake on learns nothing.
+// "how" is the protection of the following data, on which both must agree. Its keys are derived
+// from the secret and both nonces (session_keys.h), so an attacker who relays the handshake learns
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -31,58 +33,58 @@
 namespace horoscale {
 
 inline constexpr uint32_t kAuthVersion = 2;
-// How long either side waits for the other: who is slower may try again.
+// How long either side waits for the other; a slower peer may try again.
 inline constexpr double kHandshakeSeconds = 5;
 
-// Whether a client that failed so to authenticate should try again: a server that is crowded by
-// strangers drops connections before they have proved anything, or is slow.
+// Whether a client should try again after this authentication failure: an overloaded server is slow
+// or drops unauthenticated connections.
 inline bool MayBeLetInLater(const Status& failure) {
   return failure.code() == StatusCode::kSystem || failure.code() == StatusCode::kTimeout;
 }
 
-// What protects a connection after the handshake. The values are the wire's.
+// The protection of a connection after the handshake. The values are sent over the wire.
 enum class Protection : uint8_t {
-  kNone = 0,           // nothing: for sockets that nobody but the two can reach
-  kAuthenticated = 1,  // what is changed on the way is found out; by those who send and receive
-                       // messages, with ByteStream::message_keys()
-  kEncrypted = 2,      // TLS 1.3, for everything: ENCRYPT
+  kNone = 0,           // none: for sockets that only the two peers can access
+  kAuthenticated = 1,  // modifications are detected by the senders and receivers of messages, with
+                       // ByteStream::message_keys()
+  kEncrypted = 2,      // TLS 1.3 for all data (ENCRYPT)
 };
 
-// Between hosts there is always one of the two.
+// Connections between hosts always use one of the two.
 constexpr Protection BetweenHosts(bool encrypt) {
   return encrypt ? Protection::kEncrypted : Protection::kAuthenticated;
 }
 
-// One side of the challenge without its I/O: bytes of the peer in, bytes for the peer out.
+// One side of the handshake, without I/O: consumes bytes from the peer and produces bytes for it.
 class Handshake {
  public:
   enum class Role : uint8_t { kClient, kServer };
   static constexpr size_t kNonceBytes = 32;
   using Nonce = std::array<std::byte, kNonceBytes>;
 
-  // `nonce` must be random and never used before.
+  // `nonce` must be random and fresh.
   Handshake(Role role, std::string_view secret, std::string_view context, Protection protection,
             const Nonce& nonce);
-  // With a nonce of its own.
+  // Generates the nonce.
   static Result<Handshake> Create(Role role, std::string_view secret, std::string_view context,
                                   Protection protection);
 
   bool done() const { return step_ == Step::kDone; }
 
-  // Has the stream of a handshake that is done protected from now on. The next to send is the
-  // client, which finishes TLS's own handshake first.
+  // Protects the stream after a complete handshake. The client sends next, after TLS's own
+  // handshake.
   Status Protect(ByteStream& stream) const;
 
-  // How many bytes of the peer the next step takes, 0 when done. Never more may be read: what
-  // follows isn't the handshake's.
+  // The number of bytes that the next step needs from the peer; 0 when done. Callers must not read
+  // more, because later data is not part of the handshake.
   size_t wanted() const;
 
-  // Takes exactly wanted() bytes. kUnauthenticated: wrong secret or context. kProtocol: the peer
-  // speaks something else. kInvalidArgument: it has other settings of ENCRYPT. After an error the
-  // output is still to be sent; the peer learns from it.
+  // Consumes exactly wanted() bytes. kUnauthenticated: wrong secret or context. kProtocol: the peer
+  // uses another protocol. kInvalidArgument: its ENCRYPT setting differs. The output must be sent
+  // even after an error, to inform the peer.
   Status Feed(std::span<const std::byte> bytes);
 
-  // What is to be sent before anything else is awaited. Emptied by the call.
+  // Returns and clears the output that must be sent before the next bytes are awaited.
   std::vector<std::byte> TakeOutput();
 
  private:

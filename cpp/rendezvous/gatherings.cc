@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-constexpr size_t kEntryOverheadBytes = 256;  // what an entry takes beside its bytes, about
+constexpr size_t kEntryOverheadBytes = 256;  // approximate overhead of an entry
 
 std::string Rank(uint32_t place) { return "rank " + std::to_string(place); }
 
@@ -22,7 +22,7 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
   if (is_new) gathering.is_join = !request.will.empty();
   if (gathering.entries.empty()) gathering.count = request.count;
   if (Status checked = Check(gathering, request); !checked.ok()) {
-    // Sizes of a job that contradict each other: the others would wait for ranks that don't exist.
+    // Contradictory job sizes: the others would wait for ranks that do not exist.
     Fail(gathering, request.place, Rank(request.place) + ": " + checked.message(), &outcome);
     outcome.refused.emplace_back(guest, std::move(checked));
     ForgetIfIdle(at);
@@ -33,20 +33,20 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
       outcome.refused.emplace_back(guest, GivenUp(gathering.failure->reason));
       return outcome;
     }
-    gathering.failure.reset();  // who knows of it and comes again begins a new attempt
+    gathering.failure.reset();  // a party that knows of it starts a new attempt
   }
   if (const auto earlier = gathering.entries.find(request.place);
       earlier != gathering.entries.end()) {
     outcome.refused.emplace_back(
         earlier->second.guest,
-        Status::InvalidArgument("another process has come as " + Rank(request.place) +
-                                ": give each process of the job a rank of its own"));
+        Status::InvalidArgument("another process has already connected as " + Rank(request.place) +
+                                ": give each process of the job its own rank"));
     Erase(gathering, earlier);
   }
   const size_t bytes = request.value.size() + request.label.size() + kEntryOverheadBytes;
   if (bytes > capacity_bytes_ - used_bytes_) {
     outcome.refused.emplace_back(
-        guest, Status::InvalidArgument("the store is full: others' values are being gathered"));
+        guest, Status::InvalidArgument("the store is full: other values are being gathered"));
     ForgetIfIdle(at);
     return outcome;
   }
@@ -63,9 +63,10 @@ Gatherings::Outcome Gatherings::Add(Guest guest, const GatherRequest& request) {
 
 Status Gatherings::Check(const Gathering& gathering, const GatherRequest& request) {
   if (gathering.count != request.count) {
-    return Status::InvalidArgument("this process counts " + std::to_string(request.count) +
-                                   " ranks, others " + std::to_string(gathering.count) +
-                                   ": give all processes of the job the same size");
+    return Status::InvalidArgument("this process expects " + std::to_string(request.count) +
+                                   " ranks, other processes expect " +
+                                   std::to_string(gathering.count) +
+                                   ": set the same size for all processes of the job");
   }
   if (gathering.is_join == request.will.empty()) {
     return Status::InvalidArgument("the store's key '" + std::string(request.key) +
@@ -129,7 +130,7 @@ Gatherings::Outcome Gatherings::Expire(Guest guest, const std::string& key) {
   const uint32_t place = entry->first;
   const std::vector<int> missing = Missing(gathering);
   std::string text = RankList(missing) + " of " + std::to_string(gathering.count) +
-                     " did not come in time (START_TIMEOUT says how long to wait)";
+                     " did not connect in time (START_TIMEOUT sets the limit)";
   if (gathering.round > 0) text += "; an earlier start was complete, perhaps without this process";
   const Status late(StatusCode::kTimeout, text, {missing, -1, ""});
   Erase(gathering, entry);

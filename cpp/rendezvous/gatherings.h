@@ -1,9 +1,10 @@
-// Gatherings: who waits for whom at a store, and what they get when all have come. Pure.
+// Gatherings: the store's state of gather requests: which parties have contributed, and what they
+// receive when all have. Pure.
 //
-// A party that comes again replaces what it gave before. Joins (see store.h) have rounds, and
-// remember a failure: parties that have not come by then are told when they do, once, so that
-// nobody waits for one that will not come. A party that knows of it and comes again, as the one
-// that failed does, begins a new attempt.
+// A repeated contribution of a party replaces its previous one. Joins (see store.h) have rounds,
+// and remember a failure: parties that arrive later receive it once, so that nobody waits for a
+// party that will not come. A party that knows of the failure and contributes again, as the failed
+// one does, starts a new attempt.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +24,9 @@ namespace horoscale {
 
 class Gatherings {
  public:
-  using Guest = uint64_t;  // a connection that waits, as the caller numbers them
+  using Guest = uint64_t;  // a waiting connection; the caller assigns the numbers
 
-  // What guests with one label are told when all have come.
+  // The result for guests with one label when the gathering is complete.
   struct Party {
     std::vector<Guest> guests;
     Gathered gathered;
@@ -37,13 +38,13 @@ class Gatherings {
 
   explicit Gatherings(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  // The guest waits until an outcome names it.
+  // The guest waits until an Outcome contains it.
   Outcome Add(Guest guest, const GatherRequest& request);
 
-  // The guest's connection has ended: nobody waits for it in vain.
+  // The guest's connection was closed: other guests must not wait for it.
   Outcome Remove(Guest guest, const std::string& key);
 
-  // The guest has waited long enough: it is refused with kTimeout and the places that are missing.
+  // The guest's wait has timed out: it is refused with kTimeout and the missing places.
   Outcome Expire(Guest guest, const std::string& key);
 
  private:
@@ -55,7 +56,7 @@ class Gatherings {
   };
   struct Failure {
     std::string reason;
-    std::set<uint32_t> told;  // know of it: whose it is, too
+    std::set<uint32_t> told;  // places that know of it, including that of the failed party
   };
   struct Gathering {
     uint32_t count = 0;
@@ -70,12 +71,12 @@ class Gatherings {
     std::map<uint32_t, Entry>::iterator entry;
   };
 
-  // Where the guest waits, if it does.
+  // The guest's place in the gathering, if it waits.
   std::optional<Place> Find(Guest guest, const std::string& key);
   static Status Check(const Gathering& gathering, const GatherRequest& request);
   static std::vector<int> Missing(const Gathering& gathering);
   Outcome Complete(Table::iterator at);
-  // All who wait for the place are refused; who comes later will be.
+  // Refuses all guests that wait for the place, and those that arrive later.
   void Fail(Gathering& gathering, uint32_t place, const std::string& reason, Outcome* outcome);
   void Erase(Gathering& gathering, std::map<uint32_t, Entry>::iterator entry);
   void ForgetIfIdle(Table::iterator at);

@@ -24,11 +24,11 @@ namespace {
 
 constexpr double kLookSeconds = 0.02;
 constexpr char kRemedy[] =
-    ". Give all ranks the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE to do without it";
+    ". To avoid this, set the same HOROSCALE_SECRET or HOROSCALE_SECRET_FILE for all ranks";
 
 std::string FolderPath() { return "/tmp/horoscale-" + std::to_string(geteuid()); }
 
-// The usual names of loopback are one: not every rank may be told the same.
+// The usual loopback names map to one file, because ranks may be given different names.
 std::string FileName(const HostPort& address) {
   const std::string& host = address.host;
   const std::string port = std::to_string(address.port);
@@ -41,19 +41,19 @@ std::string FilePath(const HostPort& address) { return FolderPath() + "/" + File
 Status CheckPrivate(const struct stat& info, const std::string& path) {
   if (info.st_uid != geteuid()) {
     return Status::InvalidArgument(path + " belongs to user " + std::to_string(info.st_uid) +
-                                   ": it can't hold the secret of this job" + kRemedy);
+                                   ": it can't be used for this job's secret" + kRemedy);
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
   return Status::InvalidArgument(
-      path + " can be used by others: it can't hold the secret of this " + "job; remove it");
+      path + " is accessible to other users, so it can't be used for this " + "job; remove it");
 }
 
-// kTimeout if it isn't there.
+// kTimeout if it does not exist.
 Result<UniqueFd> OpenFolder() {
   const std::string path = FolderPath();
   UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!folder.valid() && errno == ENOENT) return Status::Timeout("there is no folder " + path);
-  if (!folder.valid()) return Status::System("opening the folder " + path, errno);
+  if (!folder.valid() && errno == ENOENT) return Status::Timeout("there is no directory " + path);
+  if (!folder.valid()) return Status::System("opening the directory " + path, errno);
   struct stat info;
   if (fstat(folder.get(), &info) != 0) return Status::System("fstat of " + path, errno);
   HS_RETURN_IF_ERROR(CheckPrivate(info, path));
@@ -63,7 +63,8 @@ Result<UniqueFd> OpenFolder() {
 Result<UniqueFd> MakeFolder() {
   const std::string path = FolderPath();
   if (mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    return Status::System("making the folder " + path + " for the job's secret" + kRemedy, errno);
+    return Status::System("creating the directory " + path + " for the job's secret" + kRemedy,
+                          errno);
   }
   return OpenFolder();
 }
@@ -81,7 +82,7 @@ Status WriteAll(int fd, std::string_view text) {
 }  // namespace
 
 // Removes the file with the object, or when the process exits, whichever comes first. A forked
-// child leaves it alone.
+// child does not remove it.
 struct LocalSecret::Removal {
   Removal(UniqueFd folder_, std::string name_, ino_t inode_)
       : folder(std::move(folder_)), name(std::move(name_)), inode(inode_) {
@@ -105,7 +106,9 @@ struct LocalSecret::Removal {
     struct stat info;
     if (getpid() != maker) return;
     if (fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return;
-    if (info.st_ino == inode) unlinkat(folder.get(), name.c_str(), 0);  // else a later job's
+    if (info.st_ino == inode)
+      unlinkat(folder.get(), name.c_str(), 0);  // otherwise it belongs to a
+                                                // later job
   }
 
   // Neither is ever destroyed: the process may exit in any order.
@@ -140,12 +143,12 @@ Status LocalSecret::Publish(const HostPort& address) {
   if (!folder.ok()) return folder.status();
   Result<std::string> unique = NewSecret();
   if (!unique.ok()) return unique.status();
-  // Written under a name that nobody knows, and then put into its place as a whole.
+  // Written under a random name, and then renamed atomically.
   const std::string draft = "." + unique->substr(0, 16);
   const UniqueFd file(openat(folder->get(), draft.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                              S_IRUSR | S_IWUSR));
-  if (!file.valid()) return Status::System("making a file in " + FolderPath(), errno);
+  if (!file.valid()) return Status::System("creating a file in " + FolderPath(), errno);
   struct stat info;
   Status status = WriteAll(file.get(), text_);
   if (status.ok() && fchmod(file.get(), S_IRUSR | S_IWUSR) != 0) {  // whatever the umask was
@@ -181,13 +184,13 @@ Result<std::string> LocalSecret::Read(const HostPort& address) {
   if (got == static_cast<ssize_t>(kNewSecretCharacters)) {
     return std::string(text.data(), kNewSecretCharacters);
   }
-  return Status::InvalidArgument(path + " holds no secret of a job: remove it");
+  return Status::InvalidArgument(path + " does not contain a job's secret: remove it");
 }
 
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
                                                             const Deadline& deadline,
                                                             std::string* secret, bool encrypt) {
-  std::string refused;  // the secret of an earlier job, which the store does not take
+  std::string refused;  // the secret of an earlier job, which the store rejects
   Status last;
   while (true) {
     Result<std::string> found = LocalSecret::Read(address);
@@ -201,9 +204,9 @@ Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& addr
     } else if (!found.ok()) {
       if (found.status().code() != StatusCode::kTimeout) return found.status();
       last = Status::Timeout(
-          "the rank that serves the job's store did not come in time, or runs as "
-          "another user or in another container: " +
-          found.status().message() + ", where its secret would be" + kRemedy);
+          "the rank that serves the job's store did not start in time, or runs as another user or "
+          "in another container: " +
+          found.status().message() + ", which would contain the secret" + kRemedy);
     }
     if (deadline.Passed()) return last;
     const timespec pause = ToTimespec(std::min(kLookSeconds, deadline.SecondsLeft()));

@@ -1,13 +1,13 @@
-// LocalSecret: the secret of a job on one host that was given none.
+// LocalSecret: the secret of a job on one host for which none was set.
 //
-// Who serves the job's store on loopback makes it, and keeps it for as long as it serves in a file
-// that only processes of the same user can read: /tmp/horoscale-<uid>/<port>. Nothing of the
-// environment is part of the path, so that ranks that were started in different sessions find it.
+// The process that serves the job's store on loopback generates the secret and keeps it, while it
+// serves, in a file that only processes of the same user can read: /tmp/horoscale-<uid>/<port>. The
+// path does not depend on the environment, so that ranks from different sessions find it.
 //
-// The folder is this user's, with mode 0700, or it is not used: another user who is faster can keep
-// a job from starting, but not read the secret or replace it. A job that was killed leaves its file
-// behind; the next one at the same address replaces it in one step, and who has read the old secret
-// in between is refused by the store, and reads again.
+// The directory must belong to this user and have mode 0700; otherwise it is not used. Another user
+// who creates it first can prevent a job from starting, but not read or replace the secret. A
+// killed job leaves its file behind. The next job at the same address replaces it atomically. A
+// process that has read the old secret is rejected by the store and reads the file again.
 #pragma once
 
 #include <memory>
@@ -23,19 +23,19 @@ namespace horoscale {
 
 class LocalSecret {
  public:
-  // A new secret, which nobody knows yet.
+  // Generates a new secret.
   static Result<LocalSecret> Create();
 
   LocalSecret(LocalSecret&&) noexcept;
   LocalSecret& operator=(LocalSecret&&) noexcept;
-  ~LocalSecret();  // removes the file, which is also removed when the process exits
+  ~LocalSecret();  // removes the file; it is also removed when the process exits
 
   const std::string& text() const { return text_; }
 
-  // Writes the file for the store at `address`, which listens by now.
+  // Writes the file for the store at `address`, which must already be listening.
   Status Publish(const HostPort& address);
 
-  // What is there for the store at `address`. kTimeout if there is nothing yet; any other error is
+  // Reads the secret for the store at `address`. kTimeout if there is none yet; any other error is
   // final.
   static Result<std::string> Read(const HostPort& address);
 
@@ -47,8 +47,8 @@ class LocalSecret {
   std::unique_ptr<Removal> removal_;
 };
 
-// Connects to a store whose server has published its secret, or will before the deadline; stores
-// the secret. The server proves that it knows it, too.
+// Connects to a store whose server publishes its secret before the deadline, and stores the secret.
+// The server also proves that it knows it.
 Result<std::unique_ptr<StoreClient>> ConnectWithLocalSecret(const HostPort& address,
                                                             const Deadline& deadline,
                                                             std::string* secret,

@@ -29,7 +29,7 @@ Result<std::vector<std::byte>> MemoryStore::Get(std::string_view key, double sec
   const std::vector<std::byte>* value = nullptr;
   const auto is_set = [&] { return (value = table_.Find(key)) != nullptr; };
   if (!changed_.wait_until(lock, At(seconds), is_set)) {
-    return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
+    return Status::Timeout("no rank set the store's key '" + std::string(key) + "' within " +
                            std::to_string(seconds) + " s");
   }
   return *value;

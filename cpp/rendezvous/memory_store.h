@@ -1,4 +1,4 @@
-// MemoryStore: a Store within one process, for ranks that are threads of it.
+// MemoryStore: a Store within one process, for ranks that are threads of the process.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ class MemoryStore final : public Store {
   StoreTable table_;
   Gatherings gatherings_{StoreTable::kDefaultCapacityBytes};
   Gatherings::Guest next_guest_ = 0;
-  std::map<Gatherings::Guest, Result<Gathered>> answers_;  // until their guests have taken them
+  std::map<Gatherings::Guest, Result<Gathered>> answers_;  // until their guests retrieve them
 };
 
 }  // namespace horoscale

@@ -4,12 +4,12 @@ namespace horoscale {
 
 Status Seal::Check(std::span<const std::byte> message, std::span<const std::byte, kTagBytes> tag) {
   const SipTag expected = Next(message);
-  // Takes the same time wherever the tags differ, so that none can be guessed byte by byte.
+  // Takes the same time wherever the tags differ, so that they can't be guessed byte by byte.
   std::byte difference{};
   for (size_t i = 0; i < expected.size(); ++i) difference |= tag[i] ^ expected[i];
   if (difference == std::byte{}) return Status::Ok();
   return Status::Protocol(
-      "a message failed its authentication: it was changed on the way, or is not the next one that "
+      "a message failed authentication: it was modified in transit, or is not the next one that "
       "was sent");
 }
 

@@ -1,6 +1,6 @@
-// Seal: one direction of a connection whose messages are authenticated. Each message has a tag that
-// depends on how many came before it, so that none can be changed, left out, repeated, moved, or
-// taken from another connection or from the other direction, which have other keys.
+// Seal: one direction of a connection with authenticated messages. Each message has a tag that
+// depends on its sequence number, so that messages can't be modified, dropped, replayed, reordered,
+// or taken from another connection or direction, which have different keys.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ class Seal {
  public:
   static constexpr size_t kTagBytes = sizeof(SipTag);
 
-  // `sequence`: of the first message.
+  // `sequence` is the number of the first message.
   explicit Seal(const SipKey& key, uint64_t sequence = 0) : key_(key), sequence_(sequence) {}
 
   // The tag of the next message.
   SipTag Next(std::span<const std::byte> message) { return SipHash128(key_, sequence_++, message); }
 
-  // Whether this is the tag of the next message; kProtocol if it isn't.
+  // Checks the tag of the next message; kProtocol if it is wrong.
   Status Check(std::span<const std::byte> message, std::span<const std::byte, kTagBytes> tag);
 
  private:

@@ -57,7 +57,7 @@ Result<size_t> SealedRecords::Receive(std::span<const std::span<std::byte>> piec
       if (opened_ == payload_.size()) {
         const Result<bool> there = ReceiveRecord();
         if (!there.ok() && given == 0) return there.status();
-        if (!there.ok() || !*there) return given;  // a failure comes again
+        if (!there.ok() || !*there) return given;  // a failure is returned by the next call
       }
       const size_t part = std::min(piece.size(), payload_.size() - opened_);
       std::copy_n(payload_.begin() + static_cast<ptrdiff_t>(opened_), part, piece.begin());
@@ -94,7 +94,7 @@ Status SealedRecords::OpenHeader() {
     bytes |= std::to_integer<size_t>(length[i]) << (8 * i);
   }
   if (bytes == 0 || bytes > kMaxRecordBytes) {
-    return Status::Protocol("a record of " + std::to_string(bytes) + " bytes");
+    return Status::Protocol("invalid record length: " + std::to_string(bytes) + " bytes");
   }
   input_.resize(bytes + Seal::kTagBytes);
   in_payload_ = true;

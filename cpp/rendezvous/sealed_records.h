@@ -1,5 +1,5 @@
-// SealedRecords: a stream layer that authenticates a connection without hiding what it carries. For
-// connections that carry little: every byte is copied.
+// SealedRecords: a stream layer that authenticates a connection without encrypting it. For
+// connections with little traffic, because every byte is copied.
 //
 //     length (4 bytes, little-endian), its tag (16), so many bytes, their tag (16)
 #pragma once
@@ -19,7 +19,7 @@ class SealedRecords final : public StreamLayer {
  public:
   static constexpr size_t kMaxRecordBytes = 64 << 10;
 
-  // `fd` is the stream's and stays so.
+  // `fd` is owned by the stream.
   SealedRecords(int fd, std::string peer, const MessageKeys& keys)
       : fd_(fd), peer_(std::move(peer)), seal_(keys.send), opener_(keys.receive) {}
 
@@ -32,7 +32,7 @@ class SealedRecords final : public StreamLayer {
   static constexpr size_t kHeaderBytes = kLengthBytes + Seal::kTagBytes;
 
   void MakeRecord(std::span<const std::span<const std::byte>> pieces);
-  // Reads on; true when the payload of a record is there.
+  // Continues receiving; returns true when a record's payload is complete.
   Result<bool> ReceiveRecord();
   Status OpenHeader();
   Status OpenPayload();
@@ -41,19 +41,18 @@ class SealedRecords final : public StreamLayer {
   const std::string peer_;
   Seal seal_;
   Seal opener_;
-  std::vector<std::byte> record_;  // that is being sent
-  size_t gone_ = 0;                // of it
-  size_t taken_ = 0;               // bytes of the user's in it
+  std::vector<std::byte> record_;                                        // being sent
+  size_t gone_ = 0;                                                      // of it
+  size_t taken_ = 0;                                                     // user bytes in it
   std::vector<std::byte> input_ = std::vector<std::byte>(kHeaderBytes);  // being received
   size_t received_ = 0;                                                  // of it
   bool in_payload_ = false;
   std::vector<std::byte> payload_;  // authenticated
-  size_t opened_ = 0;               // of it, given to the user
-  Status broken_;                   // what came was not authentic: nothing more is read
+  size_t opened_ = 0;               // bytes of it that were passed to the user
+  Status broken_;                   // authentication failed: nothing more is read
 };
 
-// Has a stream whose peer has proved itself, and whose message_keys() are known, authenticate
-// everything in records.
+// Makes an authenticated stream, whose message_keys() are known, authenticate all data in records.
 void UseSealedRecords(ByteStream& stream);
 
 }  // namespace horoscale

@@ -19,7 +19,7 @@
 namespace horoscale {
 namespace {
 
-// Random text of 128 bits has more, but for one in a billion.
+// Random text of 128 bits has more, with a probability of error of one in a billion.
 constexpr size_t kMinDistinctCharacters = 6;
 
 bool AllOf(std::string_view text, int (*is_one)(int)) {
@@ -27,13 +27,13 @@ bool AllOf(std::string_view text, int (*is_one)(int)) {
                      [is_one](char c) { return is_one(static_cast<unsigned char>(c)) != 0; });
 }
 
-// Of the smallest of the usual alphabets that the text can be written in.
+// The size of the smallest common alphabet that contains the text.
 int AlphabetSize(std::string_view text) {
   if (AllOf(text, isdigit)) return 10;
   if (AllOf(text, isxdigit)) return 16;
   if (AllOf(text, islower) || AllOf(text, isupper)) return 26;
   if (AllOf(text, isalnum)) return 62;
-  return AllOf(text, isgraph) ? 94 : 64;  // bytes, or words with blanks between
+  return AllOf(text, isgraph) ? 94 : 64;  // bytes, or words separated by blanks
 }
 
 int Bits(std::string_view secret) {
@@ -51,7 +51,7 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
     filled += static_cast<size_t>(got);
   }
   if (filled > kMaxSecretBytes) {
-    return Status::InvalidArgument("the secret file \"" + path + "\" has more than " +
+    return Status::InvalidArgument("the secret file \"" + path + "\" is larger than " +
                                    std::to_string(kMaxSecretBytes) + " bytes");
   }
   text.resize(filled);
@@ -85,13 +85,13 @@ Status CheckSecretStrength(std::string_view secret, const std::string& name) {
   if (bits >= kMinSecretBits && distinct >= kMinDistinctCharacters) return {};
   const std::string why =
       bits < kMinSecretBits
-          ? "is worth " + std::to_string(bits) + " bits at most, of " +
-                std::to_string(kMinSecretBits) + " that it has to have"
-          : "consists of " + std::to_string(distinct) + " different characters only";
+          ? "has at most " + std::to_string(bits) + " bits, but at least " +
+                std::to_string(kMinSecretBits) + " are required"
+          : "consists of only " + std::to_string(distinct) + " different characters";
   return Status::InvalidArgument(
-      "the job's secret in " + name + " is too easy to guess: it " + why +
-      ". Make one with `openssl rand -hex 32`, and give it to all ranks; where all of them run on "
-      "this host and RENDEZVOUS is on loopback, none is needed");
+      "the job's secret in " + name + " is too weak: it " + why +
+      ". Generate one with `openssl rand -hex 32` and pass it to all ranks; none is needed if all "
+      "ranks run on this host and RENDEZVOUS is on loopback");
 }
 
 Status CheckSecretFile(const FileAccess& file, uid_t user, std::span<const gid_t> groups,
@@ -121,13 +121,13 @@ Status CheckSecretFile(const FileAccess& file, uid_t user, std::span<const gid_t
 }
 
 Result<std::string> ReadSecretFile(const std::string& path) {
-  // Not held up by a pipe that somebody has put there.
+  // O_NONBLOCK: opening a FIFO must not block.
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return Status::System("opening the secret file \"" + path + "\"", errno);
   struct stat info;
   if (fstat(file.get(), &info) != 0) return Status::System("secret file \"" + path + "\"", errno);
   if (!S_ISREG(info.st_mode)) {
-    return Status::InvalidArgument("the secret file \"" + path + "\" is no regular file");
+    return Status::InvalidArgument("the secret file \"" + path + "\" is not a regular file");
   }
   HS_RETURN_IF_ERROR(
       CheckSecretFile({info.st_uid, info.st_gid, info.st_mode}, geteuid(), OwnGroups(), path));
@@ -135,8 +135,8 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   if (!secret.ok()) return secret;
   while (!secret->empty() && (secret->back() == '\n' || secret->back() == '\r')) secret->pop_back();
   if (secret->empty()) return Status::InvalidArgument("the secret file \"" + path + "\" is empty");
-  if (secret->find('\0') != std::string::npos) {  // C's strings would end there
-    return Status::InvalidArgument("the secret file \"" + path + "\" has a NUL character");
+  if (secret->find('\0') != std::string::npos) {  // C strings would end there
+    return Status::InvalidArgument("the secret file \"" + path + "\" contains a NUL character");
   }
   return secret;
 }

@@ -8,8 +8,8 @@
 namespace horoscale {
 namespace {
 
-// HKDF-Expand, of which one block is enough. Labels end with a NUL, so that no two inputs look
-// alike.
+// HKDF-Expand with a single block. Labels end with a NUL, so that different inputs can't be
+// confused.
 Sha256Digest Expand(const Sha256Digest& pseudorandom, std::string_view label,
                     std::string_view context) {
   std::vector<std::byte> info;

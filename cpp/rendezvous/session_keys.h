@@ -1,6 +1,6 @@
-// The keys of one connection, which both sides derive from the job's secret and from what they said
-// in the handshake (HKDF with HMAC-SHA256, RFC 5869). Nonces are new for each connection, so that
-// its keys are good for nothing else, and tell nothing of the secret.
+// The keys of one connection, which both sides derive from the job's secret and from the handshake
+// (HKDF with HMAC-SHA256, RFC 5869). Nonces are fresh for each connection, so that its keys are
+// unique and reveal nothing about the secret.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace horoscale {
 struct SessionKeys {
   MessageKey client_to_server;
   MessageKey server_to_client;
-  Sha256Digest tls;  // the pre-shared key, where the connection is encrypted
+  Sha256Digest tls;  // the pre-shared key of an encrypted connection
 };
 
 // `nonces`: the client's and the server's; `context` as in rendezvous/auth.h.

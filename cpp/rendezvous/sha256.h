@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104): all the cryptography that joining a job takes.
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), for the handshake.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ using Sha256Digest = std::array<std::byte, 32>;
 class Sha256 {
  public:
   void Update(std::span<const std::byte> bytes);
-  // The digest of everything given. The object is of no use afterwards.
+  // Returns the digest of all data. The object must not be used afterwards.
   Sha256Digest Finish();
 
  private:
@@ -29,7 +29,7 @@ class Sha256 {
 
 Sha256Digest HmacSha256(std::span<const std::byte> key, std::span<const std::byte> message);
 
-// Takes the same time wherever the digests differ, so that a guess can't be refined byte by byte.
+// Takes the same time wherever the digests differ, so that guesses can't be refined byte by byte.
 bool ConstantTimeEqual(const Sha256Digest& a, const Sha256Digest& b);
 
 }  // namespace horoscale

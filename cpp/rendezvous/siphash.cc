@@ -48,7 +48,7 @@ struct State {
 SipTag SipHash128(const SipKey& key, uint64_t first, std::span<const std::byte> message) {
   const uint64_t k0 = LoadWord(key.data());
   const uint64_t k1 = LoadWord(key.data() + 8);
-  // "somepseudorandomlygeneratedbytes"; 0xee says that the tag has 128 bits.
+  // "somepseudorandomlygeneratedbytes"; 0xee selects tags of 128 bits.
   State state = {k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d ^ 0xee, k0 ^ 0x6c7967656e657261,
                  k1 ^ 0x7465646279746573};
   state.Absorb(first);

@@ -1,10 +1,10 @@
 // SipHash-2-4 with a tag of 128 bits (Aumasson and Bernstein, 2012): a keyed hash that was designed
 // to authenticate short messages.
 //
-// Messages between hosts carry it rather than HMAC-SHA256 because they are short and many: HMAC
-// takes two compressions of SHA-256 at least, over a microsecond without special instructions, at
-// both ends of each of the ten messages of a small allreduce. A key is good for one direction of
-// one connection. Where a standard algorithm is required there is ENCRYPT, with AES-GCM.
+// Messages between hosts use it instead of HMAC-SHA256, because they are short and numerous: HMAC
+// needs at least two SHA-256 compressions, which take over a microsecond without special
+// instructions, on both sides of each of the ten messages of a small allreduce. A key is used for
+// one direction of one connection. If a standard algorithm is required, ENCRYPT uses AES-GCM.
 #pragma once
 
 #include <array>

@@ -16,13 +16,13 @@
 namespace horoscale {
 namespace {
 
-// How long a reply may take beyond the wait that was asked for: a busy server, a slow network.
+// Additional time for a reply beyond the requested wait, for a busy server or a slow network.
 constexpr double kReplySeconds = 30;
 constexpr double kRetrySeconds = 0.02;
-// One address may swallow connections without a word: others get their turn.
+// Limit per address, because one address may drop packets silently.
 constexpr double kAddressSeconds = 3;
 
-// Rounded up, and bounded.
+// Rounded up and limited.
 uint32_t Milliseconds(double seconds) {
   constexpr double kMost = std::numeric_limits<uint32_t>::max();
   return static_cast<uint32_t>(std::clamp(std::ceil(seconds * 1e3), 0.0, kMost));
@@ -94,7 +94,7 @@ Result<std::vector<std::byte>> StoreClient::Get(std::string_view key, double sec
   if (!answer.ok()) return answer.status();
   if (answer->code == StatusCode::kOk) return std::move(answer->payload);
   if (answer->code == StatusCode::kTimeout) {
-    return Status::Timeout("nobody set the store's key '" + std::string(key) + "' within " +
+    return Status::Timeout("no rank set the store's key '" + std::string(key) + "' within " +
                            std::to_string(seconds) + " s");
   }
   return answer->ToStatus();
@@ -110,7 +110,7 @@ Result<Gathered> StoreClient::Gather(const GatherRequest& request, double second
   auto missing = DecodePlaces(answer->payload, request.count);
   if (!missing.ok()) return missing.status();
   const std::string text = RankList(*missing) + " of " + std::to_string(request.count) +
-                           " did not come to '" + std::string(request.key) + "' in time";
+                           " did not reach '" + std::string(request.key) + "' in time";
   return Status(StatusCode::kTimeout, text, {missing.TakeValue(), -1, ""});
 }
 
@@ -119,7 +119,7 @@ Result<StoreClient::Answer> StoreClient::Call(std::span<const std::byte> request
   HS_RETURN_IF_ERROR(broken_);
   const double left = std::min(seconds + kReplySeconds, end_by_.SecondsLeft());
   const Deadline deadline = Deadline::After(left);
-  // Not kTimeout, which says that something is not there: a server that is silent doesn't say so.
+  // Not kTimeout, which means that a key is not set: an unresponsive server does not tell that.
   const auto fail = [this](const Status& why) {
     const bool is_silent = why.code() == StatusCode::kTimeout;
     broken_ =

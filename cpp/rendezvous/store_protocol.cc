@@ -31,7 +31,7 @@ uint32_t LoadU32(std::span<const std::byte> bytes) {
   return value;
 }
 
-// Takes fields off the front of a body; each is empty if the body is too short for it.
+// Consumes fields from the front of a body; a field is empty if the body is too short for it.
 class Fields {
  public:
   explicit Fields(std::span<const std::byte> body) : rest_(body) {}
@@ -50,7 +50,7 @@ class Fields {
     return value;
   }
 
-  // With its length in front.
+  // With a length prefix.
   std::optional<std::string_view> SizedText() {
     const std::optional<uint32_t> bytes = U32();
     return bytes ? Text(*bytes) : std::nullopt;
@@ -69,7 +69,7 @@ class Fields {
   std::span<const std::byte> rest_;
 };
 
-Status TooShort() { return Status::Protocol("store frame ends within a field"); }
+Status TooShort() { return Status::Protocol("truncated store frame"); }
 
 void AppendText(std::vector<std::byte>& frame, std::string_view text) {
   AppendU32(frame, static_cast<uint32_t>(text.size()));
@@ -93,7 +93,7 @@ Result<StoreRequest> DecodeGather(Fields& fields) {
   const std::optional<std::string_view> label = fields.SizedText();
   const std::optional<std::string_view> unless = fields.SizedText();
   const std::optional<std::string_view> will = fields.SizedText();
-  // One whose length is too long is missing alone: those behind it are read from what it left.
+  // Only a field with too large a length is missing; the following fields are read from the rest.
   if (!count || !key || !label || !unless || !will) return TooShort();
   const GatherRequest gather = {*key, *place, *count, fields.rest(), *label, *unless, *will};
   HS_RETURN_IF_ERROR(CheckGather(gather));
@@ -114,13 +114,13 @@ Result<StoreRequest> DecodeGet(Fields& fields) {
 
 Status CheckStoreKey(std::string_view key) {
   if (!key.empty() && key.size() <= kStoreMaxKeyBytes) return Status::Ok();
-  return Status::InvalidArgument("a store key of " + std::to_string(key.size()) +
-                                 " bytes; it must have 1 to " + std::to_string(kStoreMaxKeyBytes));
+  return Status::InvalidArgument("invalid store key of " + std::to_string(key.size()) +
+                                 " bytes: it must have 1 to " + std::to_string(kStoreMaxKeyBytes));
 }
 
 Status CheckStoreValue(std::string_view key, std::span<const std::byte> value) {
   if (value.size() <= kStoreMaxValueBytes) return Status::Ok();
-  return Status::InvalidArgument("the store's value of '" + std::string(key) + "' has " +
+  return Status::InvalidArgument("the value of the store's key '" + std::string(key) + "' has " +
                                  std::to_string(value.size()) + " bytes; at most " +
                                  std::to_string(kStoreMaxValueBytes) + " are allowed");
 }
@@ -209,9 +209,9 @@ Result<Gathered> DecodeGathered(std::span<const std::byte> payload, uint32_t cou
     const auto bytes = AsBytes(*value);
     const bool is_new =
         gathered.values.emplace(*place, std::vector(bytes.begin(), bytes.end())).second;
-    if (*place >= count || !is_new) return Status::Protocol("a place that can't be");
+    if (*place >= count || !is_new) return Status::Protocol("invalid place in a gathering");
   }
-  if (!fields.rest().empty()) return Status::Protocol("more than the values that were gathered");
+  if (!fields.rest().empty()) return Status::Protocol("trailing bytes after the gathered values");
   return gathered;
 }
 
@@ -220,7 +220,7 @@ Result<std::vector<int>> DecodePlaces(std::span<const std::byte> payload, uint32
   std::vector<int> places;
   Fields fields(payload);
   while (const std::optional<uint32_t> place = fields.U32()) {
-    if (*place >= count) return Status::Protocol("a place that can't be");
+    if (*place >= count) return Status::Protocol("invalid place in a gathering");
     places.push_back(static_cast<int>(*place));
   }
   return places;
@@ -259,7 +259,7 @@ Result<StoreReply> DecodeStoreReply(std::span<const std::byte> body) {
   const std::optional<uint8_t> code = fields.U8();
   if (!verb || !code) return TooShort();
   if (*verb != static_cast<uint8_t>(StoreVerb::kReply)) {
-    return Status::Protocol("verb " + std::to_string(*verb) + " where a reply was due");
+    return Status::Protocol("verb " + std::to_string(*verb) + " instead of a reply");
   }
   if (*code > static_cast<uint8_t>(StatusCode::kInternal)) {
     return Status::Protocol("store reply with unknown status code " + std::to_string(*code));

@@ -8,7 +8,7 @@
 namespace horoscale {
 
 Result<std::unique_ptr<StoreServer>> StoreServer::Start(StoreServerOptions options) {
-  if (options.secret.empty()) return Status::InvalidArgument("a store without a secret");
+  if (options.secret.empty()) return Status::InvalidArgument("a store must have a secret");
   RaiseDescriptorLimit();  // it has one for each rank
   Result<std::unique_ptr<StoreServerLoop>> loop = StoreServerLoop::Create(std::move(options));
   if (!loop.ok()) return loop.status();

@@ -1,9 +1,9 @@
 // StoreServer: serves a Store to all ranks of a job over TCP.
 //
-// One thread serves every connection and never waits for one. Nothing of a connection is looked at
-// before it has proved the secret, for which it has a few seconds. Strangers are refused with a
-// line in the log and can hold neither memory nor descriptors: the number of connections that have
-// not authenticated is bounded, and the oldest of them makes room for the next.
+// One thread serves all connections and never blocks on one. No data of a connection is processed
+// before it has authenticated, which must happen within a few seconds. Rejected connections are
+// logged and can exhaust neither memory nor descriptors: the number of unauthenticated connections
+// is limited, and the oldest is dropped for the next.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace horoscale {
 
-// What store connections are authenticated for (see auth.h).
+// The context of store connections' authentication (see auth.h).
 inline constexpr char kStoreAuthContext[] = "store";
 
 struct StoreServerOptions {
-  std::vector<std::string> hosts = {"127.0.0.1"};  // where to listen, at one port
+  std::vector<std::string> hosts = {"127.0.0.1"};  // addresses to listen on, with the same port
   uint16_t port = 0;                               // 0: any
   std::string secret = {};                         // never empty
-  bool encrypt = false;                            // ENCRYPT; clients have to have the same
+  bool encrypt = false;                            // ENCRYPT; clients must have the same setting
   double handshake_seconds = kHandshakeSeconds;
   size_t max_unauthenticated = 256;
   size_t capacity_bytes = StoreTable::kDefaultCapacityBytes;
@@ -39,10 +39,10 @@ class StoreServer {
   ~StoreServer();
 
   uint16_t port() const { return port_; }
-  // How many it has had. Not after Stop().
+  // The number of requests so far. Must not be called after Stop().
   uint64_t requests() const;
 
-  // Closes every connection and joins the thread, at once whatever clients do. Idempotent.
+  // Closes all connections and joins the thread, without waiting for clients. Idempotent.
   void Stop();
 
  private:

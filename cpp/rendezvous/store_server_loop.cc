@@ -11,19 +11,20 @@
 namespace horoscale {
 namespace {
 
-// Tags and numbers of what is no connection.
-constexpr uint64_t kMaxListeners = 64;  // have the tags below
+// Reserved tags that are not connections.
+constexpr uint64_t kMaxListeners = 64;  // listeners have smaller tags
 constexpr uint64_t kWakeTag = kMaxListeners;
 constexpr uint64_t kFirstConnection = kMaxListeners + 1;
 
-// A port that is free at one address may be taken at another.
+// A port that is free on one address may be in use on another.
 constexpr int kPortsTried = 16;
 
-// How long to leave new connections alone when there are no descriptors for them.
+// Pause of accepting when descriptors have run out.
 constexpr double kAcceptPauseSeconds = 0.1;
 constexpr int kMaxRefusalsLoggedPerSecond = 20;
 
-// At those of the hosts where that is possible: an interface may have an address that is not ready.
+// Listens on the hosts' addresses that are available: an interface may have an address that is not
+// ready.
 Result<std::vector<TcpListener>> ListenAt(const std::vector<std::string>& hosts, uint16_t port) {
   std::vector<TcpListener> listeners;
   Status failure;
@@ -41,8 +42,8 @@ Result<std::vector<TcpListener>> ListenAt(const std::vector<std::string>& hosts,
 
 Result<std::vector<TcpListener>> Listen(const StoreServerOptions& options) {
   if (options.hosts.empty() || options.hosts.size() > kMaxListeners) {
-    return Status::InvalidArgument("a store at " + std::to_string(options.hosts.size()) +
-                                   " addresses");
+    return Status::InvalidArgument("a store can't listen on " +
+                                   std::to_string(options.hosts.size()) + " addresses");
   }
   auto listeners = ListenAt(options.hosts, options.port);
   for (int tried = 1; options.port == 0 && tried < kPortsTried; ++tried) {
@@ -92,7 +93,7 @@ void StoreServerLoop::Run() {
   while (!stopping_.load()) {
     const Result<size_t> count = poller_.Wait(SecondsToNextDeadline(), ready);
     if (!count.ok()) {
-      Log(LogLevel::kError, "the store stops serving: " + count.status().message());
+      Log(LogLevel::kError, "the store stopped: " + count.status().message());
       return;
     }
     for (const Poller::Ready& event : std::span(ready).first(*count)) {
@@ -111,8 +112,8 @@ void StoreServerLoop::Run() {
 void StoreServerLoop::AcceptOne(uint64_t listener) {
   Result<ByteStream> stream = listeners_[listener].Accept(Deadline::After(0));
   if (!stream.ok()) {
-    if (stream.status().code() == StatusCode::kTimeout) return;  // the client is gone again
-    LogRefusal("the store can't accept a connection: " + stream.status().message());
+    if (stream.status().code() == StatusCode::kTimeout) return;  // the client has disconnected
+    LogRefusal("the store could not accept a connection: " + stream.status().message());
     PauseAccepting(listener);
     return;
   }
@@ -121,13 +122,12 @@ void StoreServerLoop::AcceptOne(uint64_t listener) {
   const ConnectionId id = next_id_++;
   const Status added = handshake.ok() ? poller_.Add(stream->fd(), id) : handshake.status();
   if (!added.ok()) {
-    LogRefusal("the store refuses " + stream->peer() + ": " + added.message());
+    LogRefusal("the store refused " + stream->peer() + ": " + added.message());
     return;
   }
   if (unauthenticated_.size() >= options_.max_unauthenticated) {
     Drop(*unauthenticated_.begin(),
-         Status::Unauthenticated(
-             "too many connections have not authenticated; this was the oldest"));
+         Status::Unauthenticated("too many unauthenticated connections; this was the oldest"));
   }
   unauthenticated_.insert(id);
   Connection& connection =
@@ -135,7 +135,7 @@ void StoreServerLoop::AcceptOne(uint64_t listener) {
   SetDeadline(id, connection, MonotonicSeconds() + options_.handshake_seconds);
 }
 
-// Without descriptors the listener would stay readable and the loop would spin.
+// When descriptors have run out, the listener would stay readable and the loop would spin.
 void StoreServerLoop::PauseAccepting(uint64_t listener) {
   poller_.Remove(listeners_[listener].fd());
   deadlines_.emplace(MonotonicSeconds() + kAcceptPauseSeconds, listener);
@@ -148,8 +148,8 @@ void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
   Status status;
   if (ready.writable && !connection.output.empty()) status = Flush(id, connection);
   if (status.ok() && ready.readable) status = Read(id, connection);
-  // What has left the socket already is not told of again. An answer that can't be sent drops its
-  // connection, which can be this one.
+  // The poller does not report data that is buffered in the stream's layer. A reply that can't be
+  // sent drops its connection, which may be this one.
   for (auto at = connections_.find(id);
        status.ok() && at != connections_.end() && at->second.stream.HasPending();
        at = connections_.find(id)) {
@@ -158,13 +158,15 @@ void StoreServerLoop::Serve(ConnectionId id, const Poller::Ready& ready) {
   if (!status.ok() && connections_.contains(id)) Drop(id, status);
 }
 
-// Receives at most one unit (a step of the handshake, a header, a body), so that nobody is starved.
+// Receives at most one unit (a step of the handshake, a header, a body), so that no connection is
+// starved.
 Status StoreServerLoop::Read(ConnectionId id, Connection& connection) {
   if (connection.OwesReply()) {
     std::byte surplus;
     const Result<size_t> got = connection.stream.ReceiveSome(std::span(&surplus, 1));
     if (!got.ok()) return got.status();
-    return *got == 0 ? Status::Ok() : Status::Protocol("a second request before the first's reply");
+    return *got == 0 ? Status::Ok()
+                     : Status::Protocol("a second request before the reply to the first");
   }
   const std::span<std::byte> missing = std::span(connection.input).subspan(connection.received);
   const Result<size_t> got = connection.stream.ReceiveSome(missing);
@@ -204,8 +206,8 @@ Status StoreServerLoop::FeedHandshake(ConnectionId id, Connection& connection,
     connection.input.resize(handshake.wanted());
     return Status::Ok();
   }
-  if (!connection.output.empty()) {  // some bytes, for which any buffer has room
-    return Status::Protocol("it does not read what it is sent");
+  if (!connection.output.empty()) {  // a few bytes, which fit into any buffer
+    return Status::Protocol("it does not read its replies");
   }
   HS_RETURN_IF_ERROR(handshake.Protect(connection.stream));
   UseSealedRecords(connection.stream);
@@ -221,7 +223,7 @@ Status StoreServerLoop::HandleRequest(ConnectionId id, Connection& connection,
   requests_.fetch_add(1);
   if (request.verb == StoreVerb::kGet) return HandleGet(id, connection, request);
   if (request.verb == StoreVerb::kGather) return HandleGather(id, connection, request);
-  // Others first: they get the value even if this client is gone by now.
+  // Reply to waiting clients first: they receive the value even if this client has disconnected.
   const Status status = Set(request.key, request.value);
   return Reply(id, connection, status.code(), AsBytes(status.message()));
 }
@@ -297,8 +299,8 @@ void StoreServerLoop::AnswerWaiters(const std::string& key) {
   }
 }
 
-// To a connection that has waited: one that was dropped meanwhile sets its will, which may answer
-// others that were to be answered next.
+// For a connection that has waited. If it is dropped, its will is set, which may answer other
+// connections that are next in the list.
 void StoreServerLoop::ReplyAndDropIfBroken(ConnectionId id, const Bytes& reply) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || !found->second.Waits()) return;
@@ -380,11 +382,11 @@ void StoreServerLoop::ExpireDeadlines() {
 void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
   const auto found = connections_.find(id);
   Connection& connection = found->second;
-  const std::string text = "the store drops " + connection.stream.peer() + ": " + why.message();
+  const std::string text = "the store dropped " + connection.stream.peer() + ": " + why.message();
   if (connection.handshake || why.code() == StatusCode::kProtocol) {
     LogRefusal(text);
   } else {
-    Log(LogLevel::kDebug, text);  // authenticated clients go when they are done
+    Log(LogLevel::kDebug, text);  // authenticated clients disconnect when they are done
   }
   const std::string gathering = connection.gathering;
   StopAwaiting(id, connection);
@@ -394,10 +396,10 @@ void StoreServerLoop::Drop(ConnectionId id, const Status& why) {
   const std::string will = std::move(connection.will);
   connections_.erase(found);
   if (!gathering.empty()) Conclude(gatherings_.Remove(id, gathering));
-  if (!will_key.empty()) (void)Set(will_key, AsBytes(will));  // a value that is there already stays
+  if (!will_key.empty()) (void)Set(will_key, AsBytes(will));  // an existing value is kept
 }
 
-// Strangers must not be able to fill a disk with our log.
+// Rejected connections must not be able to fill a disk through the log.
 void StoreServerLoop::LogRefusal(const std::string& text) {
   const double now = MonotonicSeconds();
   if (now - refusals_since_ >= 1) {

@@ -1,5 +1,5 @@
-// StoreServerLoop: the event loop of a StoreServer. All of it runs on the server's thread; only
-// Stop() may be called from elsewhere.
+// StoreServerLoop: the event loop of a StoreServer. It runs on the server's thread; only Stop() may
+// be called by other threads.
 #pragma once
 
 #include <atomic>
@@ -39,9 +39,9 @@ class StoreServerLoop {
   void Stop();
 
  private:
-  // Numbered in the order in which they came.
+  // In the order of arrival.
   using ConnectionId = uint64_t;
-  // Many connections may be sent the same.
+  // Several connections may share the same output.
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
   struct Connection {
@@ -49,21 +49,22 @@ class StoreServerLoop {
         : stream(std::move(s)), handshake(std::move(h)), input(handshake->wanted()) {}
 
     ByteStream stream;
-    std::optional<Handshake> handshake;  // until it is authenticated
-    std::vector<std::byte> input;        // of the unit that is being received
+    std::optional<Handshake> handshake;  // until the connection is authenticated
+    std::vector<std::byte> input;        // the unit that is being received
     size_t received = 0;                 // of input
-    bool in_body = false;                // input is a frame's body, else its header
-    std::deque<Bytes> output;            // what the socket has not taken yet
+    bool in_body = false;                // whether input is a frame's body or its header
+    std::deque<Bytes> output;            // not accepted by the socket yet
     size_t sent = 0;                     // of the first of it
-    std::string awaited_key;             // of a GET that waits; or of a GATHER: what ends it
-    std::string gathering;               // of a GATHER that waits; empty: none
-    std::string will_key;                // to be set when the connection ends; empty: none
+    std::string awaited_key;             // of a waiting GET; or of a GATHER: the key that cancels
+                                         // it
+    std::string gathering;               // of a waiting GATHER; empty: none
+    std::string will_key;                // to be set when the connection is closed; empty: none
     std::string will;
     double deadline = std::numeric_limits<double>::infinity();
 
-    // A client sends its next request only after it has the reply to the last.
+    // A client sends its next request only after the reply to the previous one.
     bool OwesReply() const { return Waits() || !output.empty(); }
-    // For a key, or for others.
+    // Whether it waits for a key or for other parties.
     bool Waits() const { return !awaited_key.empty() || !gathering.empty(); }
   };
 
@@ -79,10 +80,10 @@ class StoreServerLoop {
   Status HandleRequest(ConnectionId id, Connection& connection, const StoreRequest& request);
   Status HandleGet(ConnectionId id, Connection& connection, const StoreRequest& request);
   Status HandleGather(ConnectionId id, Connection& connection, const StoreRequest& request);
-  // Answers those who have waited for others.
+  // Replies to the guests of a finished gathering.
   void Conclude(const Gatherings::Outcome& outcome);
   void ReplyAndDropIfBroken(ConnectionId id, const Bytes& reply);
-  // The value of a key for all, also for those who wait for it.
+  // Sets a key and replies to the connections that wait for it.
   Status Set(std::string_view key, std::span<const std::byte> value);
   void AnswerWaiters(const std::string& key);
   Status Reply(ConnectionId id, Connection& connection, StatusCode code,
@@ -98,7 +99,7 @@ class StoreServerLoop {
   void LogRefusal(const std::string& text);
 
   const StoreServerOptions options_;
-  std::vector<TcpListener> listeners_;  // whose tags are their places here
+  std::vector<TcpListener> listeners_;  // an index here is the listener's tag
   Poller poller_;
   EventFd wake_;
   std::atomic<bool> stopping_{false};
@@ -112,7 +113,7 @@ class StoreServerLoop {
   std::set<std::pair<std::string, ConnectionId>> waiters_;  // by awaited_key
   std::set<std::pair<double, ConnectionId>> deadlines_;
 
-  double refusals_since_ = 0;  // the second that the two below count in
+  double refusals_since_ = 0;  // start of the second that the next two count
   int refusals_logged_ = 0;
   int refusals_unlogged_ = 0;
 };

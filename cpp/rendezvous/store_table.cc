@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-constexpr size_t kEntryOverheadBytes = 128;  // what a small entry takes beside its bytes, about
+constexpr size_t kEntryOverheadBytes = 128;  // approximate overhead of a small entry
 
 }  // namespace
 
@@ -17,7 +17,7 @@ Status StoreTable::Set(std::string_view key, std::span<const std::byte> value) {
   if (const std::vector<std::byte>* known = Find(key)) {
     if (std::equal(known->begin(), known->end(), value.begin(), value.end())) return Status::Ok();
     return Status::InvalidArgument("the store's key '" + std::string(key) +
-                                   "' holds another value already");
+                                   "' already has another value");
   }
   const size_t bytes = key.size() + value.size() + kEntryOverheadBytes;
   if (bytes > capacity_bytes_ - used_bytes_) {

@@ -1,4 +1,4 @@
-// StoreTable: the map behind every Store, with its rules and bounds. Not thread-safe.
+// StoreTable: the map behind every Store, with its rules and limits. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class StoreTable {
   explicit StoreTable(size_t capacity_bytes = kDefaultCapacityBytes)
       : capacity_bytes_(capacity_bytes) {}
 
-  // kInvalidArgument: the key holds another value, or key, value or table would be too large.
+  // kInvalidArgument: the key has another value, or key, value or table would be too large.
   Status Set(std::string_view key, std::span<const std::byte> value);
 
   // Null if there is no such key. Values never change or move.

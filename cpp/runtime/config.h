@@ -1,7 +1,8 @@
-// Configuration: every variable of the runtime, in one table, read once into one immutable struct.
+// Configuration: all variables of the runtime in one table, which are read once into an immutable
+// struct.
 //
 // A variable NAME is looked up as HOROSCALE_NAME, else HOROVOD_NAME. A value that does not parse is
-// an error that names the variable: nothing is replaced by a default in silence.
+// an error that names the variable; it is never silently replaced by the default.
 // docs/configuration.md is generated from the table.
 #pragma once
 
@@ -29,10 +30,11 @@ struct Config {
   int64_t cache_capacity = 1024;
   int64_t one_hop_bytes = 8192;
   BackendChoice backend = BackendChoice::kAuto;
-  bool deterministic_asked = false;  // explicitly: nothing but canonical sums
+  bool deterministic_asked = false;  // explicitly: only canonical sums
   bool device_fusion_buffer = false;
   bool priority_scheduling = true;
-  bool average_over_participants = false;  // once ranks have joined
+  bool average_over_participants = false;  // after ranks have joined
+  int64_t adasum_start_level = 1;
   bool autotune = false;
   std::string autotune_log_path;
   bool stall_check = true;
@@ -47,7 +49,7 @@ struct Config {
   std::vector<std::string> network_interfaces;
   double silence_seconds = 30;
   bool encrypt = false;
-  int64_t tcp_streams = 0;  // 0: as many as DataStreams() says
+  int64_t tcp_streams = 0;  // 0: determined by DataStreams()
   int64_t arena_bytes = int64_t{64} << 30;
   double report_patience_seconds = Aggregator::kPatienceSeconds;  // no variable: for tests
 };
@@ -63,14 +65,14 @@ struct ConfigVariable {
 
 std::span<const ConfigVariable> ConfigVariables();
 
-// 1, true, yes, on, or their opposites, of which empty text is one; false if it is none of them.
+// Parses 1, true, yes, on, or their opposites, including empty text; returns false for other text.
 bool ParseSwitch(std::string_view text, bool* out);
 
-// How a variable is found by its name without prefix: FindVariable in a process, anything in a
+// Looks up a variable by its name without prefix: FindVariable in a process, any function in a
 // test.
 using VariableLookup = std::function<std::optional<EnvironmentVariable>(std::string_view name)>;
 
-// kInvalidArgument names the variable, its text and what it may be.
+// kInvalidArgument names the variable, its text and the expected type.
 Result<Config> ReadConfig(const VariableLookup& lookup);
 
 }  // namespace horoscale

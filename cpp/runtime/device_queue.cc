@@ -8,7 +8,7 @@
 namespace horoscale {
 namespace {
 
-// NCCL ends its kernels within milliseconds where it can end them at all.
+// If NCCL can end its kernels at all, it does so within milliseconds.
 constexpr double kAbortSeconds = 10;
 
 // What NCCL sends between hosts is not encrypted.
@@ -53,8 +53,8 @@ Result<std::unique_ptr<Collective>> DeviceQueue::Start(const Action& action, Fus
                       {stamps.OrderOf(action), place_.channel.incarnation, action.sequence});
 }
 
-// Kernels of a communicator that fails end too: whether it has failed is asked after how far the
-// device is.
+// Kernels of a failing communicator end too, so check for failures after querying the device's
+// progress.
 Result<size_t> DeviceQueue::CountDone() {
   size_t done = 0;
   for (const Launched& launched : launched_) {
@@ -82,7 +82,7 @@ void DeviceQueue::End(std::unique_ptr<FusedOperation> running,
     collective.reset();
     launched_.push_back({{}, std::move(running), 0});
   }
-  // Where nothing is at work a peer may still need this rank's part of what is done here.
+  // Even if nothing is executing here, a peer may still need this rank's part of completed work.
   const bool is_at_work = is_used || !launched_.empty();
   lane_->End(is_at_work ? NcclCommunicator::How::kAbort : NcclCommunicator::How::kTogether);
   abort_deadline_ = MonotonicSeconds() + kAbortSeconds;

@@ -1,5 +1,5 @@
-// DeviceQueue: the operations on CUDA tensors that a set has given to the device, in the order of
-// the plan.
+// DeviceQueue: the operations on CUDA tensors that a set has submitted to the device, in plan
+// order.
 #pragma once
 
 #include <cstddef>
@@ -27,26 +27,26 @@ class DeviceQueue {
 
   DeviceQueue(const Config& config, const SetPlace& place, const PendingOperations& pending);
 
-  // Starts a bucket, which is launched when the collective is done.
+  // Starts a bucket, which has been launched when the collective is done.
   Result<std::unique_ptr<Collective>> Start(const Action& action, FusedOperation& fused,
                                             Exchange& exchange, LaunchStamps& stamps);
-  // The device has its work.
+  // Adds an operation whose work has been submitted.
   void Add(Launched launched) { launched_.push_back(std::move(launched)); }
 
-  // How many the device has done, from the front.
+  // The number of operations at the front that the device has completed.
   Result<size_t> CountDone();
   Launched TakeFront();
 
-  // What the device is at work for.
+  // Operations that the device is executing.
   bool empty() const { return launched_.empty(); }
   const Launched& front() const { return launched_.front(); }
 
-  // Nothing is started any more. `running` and its collective, if any, may have given the device
-  // something to do, and so may somebody else through the lane.
+  // Ends the queue. `running` and its collective, if any, may have submitted work to the device,
+  // and so may other users of the lane.
   void End(std::unique_ptr<FusedOperation> running, std::unique_ptr<Collective> collective,
            bool is_used);
-  // Kernels that wait for a lost rank end only by force: whether what was at work is over, or was
-  // waited for long enough.
+  // Whether the work at the time of End() is complete, or its wait has timed out. Kernels that wait
+  // for a lost rank must be aborted.
   bool IsOver(double now) const;
   const DeviceLane* lane() const { return lane_.get(); }
   bool HasLane() const { return lane_ != nullptr; }
@@ -58,8 +58,8 @@ class DeviceQueue {
   const SetPlace& place_;
   const PendingOperations& pending_;
   std::deque<Launched> launched_;
-  std::unique_ptr<DeviceLane> lane_;  // made by the first operation
-  double abort_deadline_ = 0;         // of what failed while it was at work
+  std::unique_ptr<DeviceLane> lane_;  // created by the first operation
+  double abort_deadline_ = 0;         // for operations that were executing when the set failed
 };
 
 }  // namespace horoscale

@@ -6,7 +6,8 @@
 namespace horoscale {
 namespace {
 
-// Incarnations that frames wait for: each is a few bytes also where its frames are dropped.
+// Maximum number of incarnations with queued frames; each needs a few bytes even if its frames are
+// dropped.
 constexpr size_t kMostIncarnations = 4096;
 
 }  // namespace

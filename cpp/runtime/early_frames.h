@@ -1,6 +1,6 @@
-// Frames of process sets that are not registered here yet. Registration is collective, but ranks
-// execute it at different times, so that peers may be ahead by a few calls. What is kept for them
-// is bounded in bytes: if a peer sends more, the set is an error as soon as it is registered here.
+// EarlyFrames: frames of process sets that are not registered on this rank yet. Registration is
+// collective, but ranks execute it at different times, so peers may be ahead by a few calls. The
+// size of queued frames is limited: if a peer sends more, the set fails when it is registered here.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +21,21 @@ class EarlyFrames {
     FrameHeader header;
     std::vector<std::byte> payload;
   };
-  // All of one set, in the order in which they came.
+  // All frames of one set, in order of arrival.
   struct Kept {
     std::vector<Frame> frames;
-    std::optional<int> dropped_of;  // a rank whose frames were too much: some are missing
+    std::optional<int> dropped_of;  // a rank some of whose frames were dropped because of the limit
   };
 
-  // Of all sets together, what frames take beside their bytes included.
+  // Total for all sets, including the overhead of frames.
   static constexpr size_t kMostBytes = 64 << 20;
 
   explicit EarlyFrames(size_t most_bytes = kMostBytes) : most_bytes_(most_bytes) {}
 
   void Add(int from_rank, const FrameHeader& header, std::span<const std::byte> payload);
 
-  // The set is registered now, as the next one of all: what came for others up to its incarnation
-  // is forgotten, because there will be no such set.
+  // Returns the frames of a set that is registered now. Frames for other sets up to its incarnation
+  // are discarded, because there will be no such sets.
   Kept Take(ChannelId channel);
 
   size_t bytes() const { return bytes_; }

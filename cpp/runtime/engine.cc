@@ -10,10 +10,10 @@
 namespace horoscale {
 namespace {
 
-// The transport tells of lost ranks by itself; this bounds how late stall reports come.
+// The transport reports lost ranks by itself; this limits the delay of stall reports.
 constexpr double kSleepSeconds = 0.5;
 
-// A loop that enqueues gives the next one within this time, to which timers add as much again.
+// A loop enqueues its next operation within this time, to which timers add about as much again.
 constexpr double kGatherSeconds = 50e-6;
 constexpr double kMostGatherSeconds = 500e-6;
 
@@ -50,7 +50,7 @@ void Engine::NotifyInput() {
 }
 
 void Engine::TurnOrNotify() {
-  // Without a thread somebody makes all turns himself.
+  // Without a thread, the caller makes all turns.
   if (!has_thread_ || !Own()) return NotifyInput();
   (void)work_.Step();
   const bool has_callbacks = work_.HasCallbacks();
@@ -68,7 +68,7 @@ void Engine::Look() {
 }
 
 void Engine::NotifyDone() {
-  // A waiter that drives sees it by itself.
+  // A waiter that drives sees the completion itself.
   if (waiting_.load() == (owner_waits_ ? 1 : 0)) return;
   std::lock_guard lock(mutex_);
   waiters_cv_.notify_all();
@@ -93,7 +93,7 @@ bool Engine::WaitFor(const std::function<bool()>& done, double deadline) {
     waiters_cv_.wait_for(lock, std::chrono::duration<double>(left));
   }
   lock.unlock();
-  // A turn may have left callbacks to the progress thread, which was not to drive meanwhile.
+  // A turn may have left callbacks for the progress thread, which could not drive meanwhile.
   if (waiting_.fetch_sub(1) == 1 && (work_.HasWork() || look_.load())) NotifyInput();
   return is_done;
 }
@@ -127,7 +127,7 @@ void Engine::Gather(std::unique_lock<std::mutex>& lock) {
     const bool is_wanted = !owned_ && waiting_.load() == 0 && !stop_.load();
     if (count <= before || !is_wanted || MonotonicSeconds() >= until) return;
     before = count;
-    // Not parked meanwhile: who enqueues more needs no system call.
+    // Not marked as parked, so that enqueuing more needs no system call.
     parked_cv_.wait_for(lock, std::chrono::duration<double>(kGatherSeconds));
   }
 }

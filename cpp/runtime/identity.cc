@@ -28,17 +28,16 @@ Result<std::optional<int>> Number(const std::optional<int>& option, std::string_
   return std::optional<int>(value);
 }
 
-// Empty where the ranks make one.
+// Empty if the ranks generate one.
 Result<std::string> ReadSecret(const JobOptions& options, const HostPort& rendezvous,
                                const VariableLookup& lookup) {
   auto secret = FindSecret(options.secret, lookup);
   if (!secret.ok()) return secret.status();
   if (secret->has_value()) return std::move(**secret);
   if (IsLoopbackHost(rendezvous.host)) return std::string();
-  return Status::InvalidArgument(
-      "the rendezvous is at " + rendezvous.host +
-      ", where other hosts can reach it: set HOROSCALE_SECRET or HOROSCALE_SECRET_FILE to the same "
-      "random text for every rank");
+  return Status::InvalidArgument("the rendezvous is at " + rendezvous.host +
+                                 ", which other hosts can reach: set HOROSCALE_SECRET or "
+                                 "HOROSCALE_SECRET_FILE to the same secret for every rank");
 }
 
 }  // namespace
@@ -47,7 +46,7 @@ Result<std::optional<std::string>> FindSecret(const std::optional<std::string>& 
                                               const VariableLookup& lookup) {
   std::string secret = given.value_or("");
   std::string source = "the argument of init";
-  // An empty one is none: a script's command for it may have failed.
+  // An empty secret counts as unset: a script's command for it may have failed.
   if (const auto text = lookup("SECRET"); secret.empty() && text) {
     secret = text->value;
     source = text->name;
@@ -71,13 +70,13 @@ Result<int> PositionIn(std::span<const int> chosen, int rank, int size) {
   call += "])";
   const std::set<int> distinct(chosen.begin(), chosen.end());
   if (distinct.size() != chosen.size() || *distinct.begin() < 0 || *distinct.rbegin() >= size) {
-    return Status::InvalidArgument(call + ": not distinct ranks from 0 to " +
+    return Status::InvalidArgument(call + ": the ranks must be distinct and from 0 to " +
                                    std::to_string(size - 1));
   }
   const auto own = std::find(chosen.begin(), chosen.end(), rank);
   if (own == chosen.end()) {
     return Status::InvalidArgument(call + " was called by rank " + std::to_string(rank) +
-                                   ", not one of them");
+                                   ", which is not one of them");
   }
   return static_cast<int>(own - chosen.begin());
 }
@@ -90,7 +89,8 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
   Identity identity;
   if (rank->has_value() != size->has_value()) {
     return Status::InvalidArgument(
-        "HOROSCALE_RANK and HOROSCALE_SIZE belong together: set both, or none for a single rank");
+        "only one of HOROSCALE_RANK and HOROSCALE_SIZE is set: set both, or neither for a single "
+        "rank");
   }
   identity.rank = rank->value_or(0);
   identity.size = size->value_or(1);
@@ -123,8 +123,8 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
   if (!address) {
     return Status::InvalidArgument(
         "the job has " + std::to_string(identity.size) +
-        " ranks and no rendezvous: start it with horoscalerun, or set "
-        "HOROSCALE_RENDEZVOUS=host:port to an address where rank 0 can listen");
+        " ranks, but no rendezvous: start it with horoscalerun, or set "
+        "HOROSCALE_RENDEZVOUS=host:port to an address on which rank 0 can listen");
   }
   auto rendezvous = ParseHostPort(*address);
   if (!rendezvous.ok()) {

@@ -1,14 +1,13 @@
-// IdlePolicy: whether a thread that finds nothing to do polls again, yields its core, or sleeps.
-// Pure.
+// IdlePolicy: decides whether a thread without work polls again, yields its core, or sleeps. Pure.
 //
-// A peer that runs answers within some polls. One that shares this core needs the core, and each
-// poll holds it up; that somebody does share it shows in how long a yield takes. From then on,
-// until many yields in a row have found nobody, the core is given away after one poll (after none
-// nobody would ever look at what has come). What others had of the time costs nobody anything, so
-// that it doesn't bring sleep nearer: it takes longer to be woken than to get a core back.
+// A running peer responds within a few polls. A peer that shares this core needs the core, and each
+// poll delays it; the duration of yields shows that the core is shared. From then on, until many
+// consecutive yields have found no other thread, the core is yielded after one poll (with no polls
+// at all, nothing would ever be received). Time that others use does not count towards sleep,
+// because waking up takes longer than getting a core back.
 //
-// Where a system call is slow (some virtual machines, old processors) a yield that finds nobody
-// takes long too. So what the shortest of all has taken says how long is long.
+// If system calls are slow (in some virtual machines, on old processors), a yield that finds no
+// other thread also takes long. Therefore the threshold depends on the shortest yield.
 #pragma once
 
 #include <algorithm>
@@ -17,38 +16,39 @@ namespace horoscale {
 
 class IdlePolicy {
  public:
-  static constexpr int kPolls = 50;  // before the first yield, where nobody shares the core
-  // In seconds. Two switches between processes take longer than the first, a yield that finds
-  // nobody else less, on most machines.
+  static constexpr int kPolls = 50;  // before the first yield, if the core is not shared
+  // In seconds. On most machines, two context switches take longer, and a yield that finds no other
+  // thread is shorter.
   static constexpr double kSharedYield = 1.5e-6;
-  // On the others: so many times the shortest yield, of so many. None that finds nobody takes
-  // longer than the last: where all do, the core has been shared all the time.
+  // On other machines: this multiple of the shortest of this many yields. A yield that finds no
+  // other thread never takes longer than the last constant; if all yields do, the core has been
+  // shared all the time.
   static constexpr double kSharedToShortest = 2;
   static constexpr int kSamples = 256;
   static constexpr double kLongestOwnYield = 4e-6;
-  // After so many yields in a row that found nobody the core is the thread's own again: a yield
-  // finds nobody also where the system thinks that the other has had its share.
+  // After this many consecutive yields that found no other thread, the core counts as unshared. A
+  // single one is not enough, because the scheduler may consider the other thread's share used up.
   static constexpr int kQuickYields = 32;
-  static constexpr double kOwnTime = 50e-6;  // from the first yield until sleep
-  static constexpr double kAllTime = 1e-3;   // the same with what others had
+  static constexpr double kOwnTime = 50e-6;  // time from the first yield to sleep
+  static constexpr double kAllTime = 1e-3;   // the same including others' time
 
-  // Something has moved, or the thread has slept.
+  // There was progress, or the thread has slept.
   void Begin() {
     polls_ = 0;
     is_yielding_ = false;
   }
 
-  // A poll has found nothing: whether the next one follows at once.
+  // A poll has found nothing: returns whether to poll again immediately.
   bool PollsAgain() { return ++polls_ <= (quick_ < kQuickYields ? 1 : kPolls); }
 
-  // If not: whether the thread yields its core before the next poll, or sleeps.
+  // If not: returns whether to yield before the next poll; otherwise the thread sleeps.
   bool Yields(double now) {
     if (!is_yielding_) began_ = now;
     if (!is_yielding_) others_ = 0;
     is_yielding_ = true;
     return now - began_ - others_ < kOwnTime && now - began_ < kAllTime;
   }
-  // How long that took.
+  // Reports the duration of a yield.
   void OnYielded(double seconds) {
     shortest_ = std::min(shortest_, seconds);
     samples_ = std::min(samples_ + 1, kSamples);
@@ -63,11 +63,11 @@ class IdlePolicy {
     return std::max(kSharedYield, kSharedToShortest * shortest_);
   }
 
-  int quick_ = kQuickYields;  // yields in a row that found nobody
+  int quick_ = kQuickYields;  // consecutive yields that found no other thread
   bool is_yielding_ = false;
   int polls_ = 0;
   double began_ = 0;     // the first yield
-  double others_ = 0;    // had so much since
+  double others_ = 0;    // time that others have used since
   double shortest_ = 1;  // of all yields
   int samples_ = 0;
 };

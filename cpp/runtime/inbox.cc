@@ -9,10 +9,11 @@
 namespace horoscale {
 namespace {
 
-// With more than this the engine begins.
+// With more bytes than this, the engine starts immediately.
 constexpr int64_t kLittleBytes = 1 << 20;
 
-// What an operation adds to what waits for more: the rest is waited for by others.
+// The size of an operation that may wait for more; operations that others wait for start
+// immediately.
 int64_t BytesOf(const Operation& operation) {
   const bool is_waited_for =
       operation.tensors.empty() || operation.on_device || operation.callback != nullptr;
@@ -21,19 +22,20 @@ int64_t BytesOf(const Operation& operation) {
   return bytes;
 }
 
-// Nobody waits for its end, which comes with the sender's answer: it keeps no engine at work.
+// No thread waits for a release, which ends with the sender's answer, so it does not keep the
+// engine running.
 bool IsRelease(const Operation& operation) {
   return operation.message != nullptr && operation.message->released != nullptr;
 }
 
-// What a rank sent before it left can be received afterwards.
+// Messages that a rank sent before it left can be received afterwards.
 bool MayHaveCome(const Operation& operation, const Status& failure) {
   return operation.message && !operation.message->is_send && !operation.message->released &&
          failure.code() == StatusCode::kRankFailed;
 }
 
-// Whom the failure of the set does not concern: those who make a set of their own, or are done with
-// one that their members have made, whatever has become of it.
+// Operations that the failure of the set does not affect: creating a set by its members, and
+// removing such a set.
 bool IsForMembersAlone(const Operation& operation) {
   return operation.new_set != nullptr ||
          (operation.request.signature.kind == OpKind::kRemoveProcessSet &&
@@ -70,7 +72,7 @@ Status Inbox::Put(const OperationPtr& operation) {
     return {StatusCode::kDuplicateName,
             "an operation named \"" + name + "\" is pending on process set " +
                 std::to_string(operation->process_set_id) +
-                "; give each operation its own name, or wait for the first one",
+                "; use a unique name for each operation, or wait for the first one",
             {{}, operation->process_set_id, name}};
   }
   operation->token = next_token_++;
@@ -87,9 +89,9 @@ Status Inbox::BindDevice(const Operation& operation, SetView& view) {
   if (IsMadeByMembers(operation.process_set_id)) {
     return {StatusCode::kUnsupported,
             "process set " + std::to_string(operation.process_set_id) +
-                " was made by its members alone, and can't take CUDA tensors: their operations are "
-                "launched in one order with those of other sets, for which all ranks have to add "
-                "the set",
+                " was created by its members only and does not support CUDA tensors, because "
+                "operations on them are launched in one order over all process sets: let all ranks "
+                "add the set",
             {{}, operation.process_set_id, operation.request.name}};
   }
   const CudaDevice* const device = operation.on_device->device;
@@ -97,9 +99,9 @@ Status Inbox::BindDevice(const Operation& operation, SetView& view) {
   if (view.device == device) return Status::Ok();
   return {StatusCode::kInvalidArgument,
           "the tensors are on CUDA device " + std::to_string(device->ordinal()) +
-              ", and process set " + std::to_string(operation.process_set_id) +
+              ", but process set " + std::to_string(operation.process_set_id) +
               " has used device " + std::to_string(view.device->ordinal()) +
-              " on this rank: a process set uses one device of each rank",
+              " on this rank: a process set uses one device per rank",
           {{}, operation.process_set_id, operation.request.name}};
 }
 

@@ -1,6 +1,7 @@
-// Inbox: what user threads hand to the engine's owner, with what they may know of its sets.
+// Inbox: passes operations from user threads to the engine's owner, and holds the data about sets
+// that user threads may access.
 //
-// One mutex guards it, which is never held in user code.
+// A mutex guards it, which is never held in user code.
 #pragma once
 
 #include <atomic>
@@ -22,55 +23,56 @@ class Inbox {
 
   // Any thread.
 
-  // Takes a valid operation; a failed status means that it was not taken.
+  // Adds a valid operation; a failed status means that it was rejected.
   Status Put(const OperationPtr& operation);
   bool HasInput() const { return has_input_.load(); }
-  // Operations that were taken and are not finished, without releases of views.
+  // The number of unfinished operations, without releases of views.
   int64_t unfinished() const { return unfinished_.load(); }
-  // How many were taken, where they are all that is not finished and so small that they can wait a
-  // moment for more; else 0.
+  // The number of added operations, if no others are unfinished and they are so small that they can
+  // briefly wait for more; otherwise 0.
   size_t Gathering() const;
   std::vector<int> SetIds() const;
   // In the set's order.
   std::optional<std::vector<int>> SetRanks(int id) const;
 
-  // Nothing is taken any more; false if that was so already.
+  // Rejects all further operations; returns false if it was already closed.
   bool Close();
   bool IsClosed() const;
 
   // The engine's owner.
 
-  // The list of what comes next may take over the memory of an older one.
+  // Returns the added operations. The next list may reuse the memory of `old`.
   std::vector<OperationPtr> Take(std::vector<OperationPtr> old = {});
-  // The operation is over, and its name free. Before others can see that it is done.
+  // The operation has finished, and its name is free. Called before other threads can see that it
+  // is done.
   void OnFinished(const Operation& operation, const Status& status);
   void OnSetAdded(int id, const std::vector<int>& ranks, const std::vector<int>& order);
   void OnSetRemoved(int id);
   void OnSetFailed(int id, const Status& cause);
-  // Collectives of the set have failed, and messages go on.
+  // The set's collectives have failed; its messages continue.
   void OnMemberLeft(int id, const Status& cause);
 
-  // Any thread: the first failure that a caller has met because of another rank; whether some set
-  // has failed.
+  // The first failure of a caller's operation that another rank caused; whether any set has failed.
+  // Any thread.
   Status harm() const;
   bool HasLostSet() const;
 
  private:
-  // What user threads know of a set.
+  // The data about a set for user threads.
   struct SetView {
     std::vector<int> ranks;  // sorted
     std::vector<int> order;
     Status failure;
-    bool takes_messages = true;  // also after a failure
+    bool takes_messages = true;  // even after a failure
     std::unordered_set<std::string> pending_names;
-    const CudaDevice* device = nullptr;  // of the first CUDA tensors
+    const CudaDevice* device = nullptr;  // the device of the first CUDA tensors
   };
   static Status BindDevice(const Operation& operation, SetView& view);
 
   const int rank_;
   mutable std::mutex mutex_;
   std::vector<OperationPtr> input_;  // guarded by mutex_, as the following
-  int64_t input_bytes_ = 0;          // what has to begin at once counts as many
+  int64_t input_bytes_ = 0;          // operations that must start immediately count as kLittleBytes
   std::map<int, SetView> views_;
   Token next_token_ = 1;
   bool closed_ = false;

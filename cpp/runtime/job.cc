@@ -19,8 +19,8 @@
 namespace horoscale {
 namespace {
 
-// Nobody leaves init() before everybody has all of its links, so that a rank that ends early, or
-// the store that it serves, is not missed by another one that still starts.
+// No rank returns from init() before all ranks have all of their links, so that a rank that exits
+// early, or its store, is not missing while another rank starts.
 Status MeetAll(Runtime& runtime, double seconds) {
   const auto barrier = std::make_shared<Operation>();
   barrier->request.name = "horoscale.init";
@@ -39,8 +39,8 @@ Result<Meeting> Meet(const JobOptions& options, const Config& config, const Dead
   return MeetOverStore(options, config, FindVariable, host, deadline);
 }
 
-// More make use of more cores, and of networks that limit a connection; but a rank may have them
-// with every rank of the other hosts.
+// More streams use more cores, and networks that limit single connections; but a rank may have them
+// to every rank of the other hosts.
 uint32_t DataStreams(const Config& config, int size) {
   constexpr int64_t kMostOfRank = 256;
   if (config.tcp_streams > 0) return static_cast<uint32_t>(config.tcp_streams);
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   TcpMeshConfig tcp;
   tcp.terms = {identity.rank,  store->prefix(),        identity.secret,
                config.encrypt, config.silence_seconds, DataStreams(config, identity.size)};
-  // A store that all reach over loopback says that there are no other hosts.
+  // If all ranks reach the store over loopback, there are no other hosts.
   tcp.door.loopback_only = meeting.on_loopback && config.network_interfaces.empty();
   tcp.door.interfaces = config.network_interfaces;
   tcp.door.first_address = meeting.address;
@@ -83,8 +83,8 @@ Result<std::unique_ptr<Transport>> MakeTransport(Meeting& meeting, const Config&
   if (tcp.peers.empty()) return std::unique_ptr<Transport>(local.TakeValue());
   if (config.encrypt && config.backend == BackendChoice::kNccl) {
     return explain(Status::InvalidArgument(
-        "ENCRYPT=1 and BACKEND=nccl: what NCCL sends between hosts is not encrypted; leave BACKEND "
-        "out, and CUDA tensors go through host memory, encrypted"));
+        "ENCRYPT=1 and BACKEND=nccl can't be combined, because NCCL's traffic between hosts is not "
+        "encrypted; unset BACKEND, so that CUDA tensors go through host memory, encrypted"));
   }
   tcp.seconds = deadline.SecondsLeft();
   auto mesh = ConnectTcpMesh(tcp, *store);
@@ -109,7 +109,9 @@ Result<std::unique_ptr<Job>> Job::Join(const JobOptions& options) {
   ConfigureLog(config->log_level, config->log_time, identity.rank);
   if (!meeting->notice.empty()) Log(LogLevel::kWarning, meeting->notice);
   if (config->state_signal && !TakeStateSignal()) {
-    Log(LogLevel::kInfo, "SIGUSR2 has a handler of its own, and does not show this rank's state");
+    Log(LogLevel::kInfo,
+        "this process already has a handler for SIGUSR2, so the signal does not print this rank's "
+        "state");
   }
 
   std::unique_ptr<Job> job(new Job);

@@ -1,4 +1,4 @@
-// The little JSON that the runtime writes: quoted strings and numbers.
+// Writes simple JSON: quoted strings and numbers.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace horoscale {
 
-// With the quotes; control characters and bytes that are not ASCII text are escaped.
+// Includes the quotes; control characters and non-ASCII bytes are escaped.
 std::string JsonString(std::string_view text);
 std::string JsonNumber(double value);
 
@@ -22,7 +22,7 @@ class JsonObject {
   JsonObject& Add(std::string_view key, uint64_t value);
   JsonObject& Add(std::string_view key, int value);
   JsonObject& Add(std::string_view key, bool value);
-  // A value that is JSON already.
+  // Adds a value that is already JSON.
   JsonObject& AddJson(std::string_view key, std::string_view json);
   std::string Build() const { return "{" + members_ + "}"; }
 

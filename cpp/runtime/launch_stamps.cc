@@ -19,7 +19,7 @@ LaunchStamps::LaunchStamps(LaunchOrder& order, Transport& transport, const SetPl
   if (place.IsMember() && place.self == 0) collector_.emplace(place.ranks.size());
 }
 
-// Which entries are stamped follows from the plan alone: those of the global set from the first
+// The stamped entries are determined by the plan alone: those of the global set from the first
 // registration on, and all of other sets.
 void LaunchStamps::Propose(const Action& action) {
   if (action.common.kind == OpKind::kAddProcessSet && !stamped_from_) {
@@ -44,7 +44,7 @@ Status LaunchStamps::OnFrame(int from_rank, std::span<const std::byte> payload) 
   if (from_rank == place_.coordinator()) {
     return order_.Agree(place_.channel.incarnation, *stamp);
   }
-  return Status::Protocol("a launch stamp that is not its to send");
+  return Status::Protocol("it sent a launch stamp, which its role does not allow");
 }
 
 Status LaunchStamps::Collect(uint32_t member, LaunchStamp proposal) {

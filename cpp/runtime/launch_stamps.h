@@ -1,5 +1,5 @@
-// LaunchStamps: how the members of a set agree when each of its operations on CUDA tensors is
-// launched, among those of other sets (core/launch_order.h).
+// LaunchStamps: lets the members of a set agree on the position of each of its operations on CUDA
+// tensors in the launch order of all sets (core/launch_order.h).
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ class LaunchStamps {
 
   // An entry has been planned.
   void Propose(const Action& action);
-  // A member's proposal, or the coordinator's decision.
+  // Handles a member's proposal or the coordinator's decision.
   Status OnFrame(int from_rank, std::span<const std::byte> payload);
-  // The set has failed, or is at its end.
+  // The set has failed or ended.
   void End() { order_.RemoveSet(place_.channel.incarnation); }
 
-  // Whether all that will be launched has a place in the order, when entries up to this one have
-  // been executed.
+  // Whether all later launches have a position in the order, after entries up to `ended` have been
+  // executed.
   bool OrdersAll(uint64_t ended) const { return stamped_from_ && ended >= *stamped_from_; }
 
-  // In whose order an entry is launched; null: in none, as nobody else launches anything.
+  // The order in which an entry is launched; null if there are no other launches.
   LaunchOrder* OrderOf(const Action& action) {
     return order_.Has(place_.channel.incarnation, action.sequence) ? &order_ : nullptr;
   }
@@ -40,7 +40,7 @@ class LaunchStamps {
   Transport& transport_;
   const SetPlace& place_;
   std::optional<StampCollector> collector_;  // on the coordinator
-  // The entry from which on all are stamped: other sets have been registered by then.
+  // The first stamped entry, by which other sets have been registered.
   std::optional<uint64_t> stamped_from_;
 };
 

@@ -19,7 +19,7 @@
 namespace horoscale {
 namespace {
 
-// What a rank tells all others.
+// The data that a rank sends to all others.
 struct Place {
   int lowest = 0;            // the lowest rank that shares memory with it
   bool on_loopback = false;  // it reaches the store over loopback
@@ -52,13 +52,13 @@ Result<std::vector<Place>> ExchangePlaces(StartingStore& store, const Identity& 
   }
   HS_RETURN_IF_ERROR(CheckSameVersion(versions));
   if (places.size() == static_cast<size_t>(identity.size)) return places;
-  return Status::Protocol("the store has the places of " + std::to_string(places.size()) + " of " +
-                          std::to_string(identity.size) + " ranks");
+  return Status::Protocol("the store has the addresses of " + std::to_string(places.size()) +
+                          " of " + std::to_string(identity.size) + " ranks");
 }
 
-// Serves the store on rank 0, where the launcher does not. It is served until the process ends: a
-// rank that calls init() again may come while this one has not left the job before, and what
-// belonged to that job can be in use for longer still. Keys name their round.
+// Serves the store on rank 0, if the launcher does not. It is served until the process exits: a
+// rank that calls init() again may connect before this one has left the previous job, and entries
+// of that job may be in use even longer. Keys contain their round.
 Status Serve(const Identity& identity, bool encrypt) {
   struct Served {
     std::string given;                  // as the secret; empty: none
@@ -73,7 +73,7 @@ Status Serve(const Identity& identity, bool encrypt) {
   std::lock_guard lock(mutex);
   Served& served = by_address[{address.host, address.port}];
   if (served.server && served.given == identity.secret && served.encrypt == encrypt) {
-    // Again, because somebody may clean up in /tmp.
+    // Publish it again, because /tmp may have been cleaned up.
     return served.secret ? served.secret->Publish(address) : Status::Ok();
   }
   served = {identity.secret, std::nullopt, encrypt, nullptr};
@@ -91,17 +91,17 @@ Status Serve(const Identity& identity, bool encrypt) {
   auto started = StoreServer::Start(std::move(options));
   if (!started.ok()) {
     return {started.status().code(),
-            "serving the rendezvous: " + started.status().message() +
-                "; HOROSCALE_RENDEZVOUS must be a free port of the host of rank 0"};
+            "rank 0 can't serve the rendezvous: " + started.status().message() +
+                "; HOROSCALE_RENDEZVOUS must name a free port on rank 0's host"};
   }
-  // Not before: who else serves at this address may have published its own.
+  // Not earlier: another process that serves at this address may have published its own.
   if (served.secret) HS_RETURN_IF_ERROR(served.secret->Publish(address));
   served.server = started.TakeValue();
   return Status::Ok();
 }
 
-// With the secret that was given, or else the one that the store's server has made, which from now
-// on is the rank's.
+// Connects with the given secret, or else with that of the store's server, which becomes the
+// rank's.
 Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, bool encrypt,
                                                     const Deadline& deadline) {
   const HostPort& address = identity.rendezvous;
@@ -112,7 +112,7 @@ Result<std::unique_ptr<StoreClient>> ConnectToStore(Identity& identity, bool enc
                               encrypt);
 }
 
-// Joins the others at the store, with what those of this host's name have to know.
+// Joins the others at the store, with the data for ranks with the same host name.
 Status JoinAtStore(const JobOptions& options, bool encrypt, std::string_view host,
                    const std::string& card, const Deadline& deadline, Meeting* meeting) {
   Identity& identity = meeting->identity;
@@ -132,7 +132,7 @@ Status JoinAtStore(const JobOptions& options, bool encrypt, std::string_view hos
   return {};
 }
 
-// Which ranks share a host.
+// Determines which ranks share a host.
 Status FindHosts(std::string_view host, const Deadline& deadline, Meeting* meeting) {
   const Identity& identity = meeting->identity;
   Place own;
@@ -156,10 +156,10 @@ Status FindHosts(std::string_view host, const Deadline& deadline, Meeting* meeti
 }  // namespace
 
 std::string JobKey(const JobOptions& options) {
-  // The driver of an elastic job calls the start of a view off by these keys (see FailedKey()).
+  // The driver of an elastic job cancels the start of a view with these keys (see FailedKey()).
   if (options.view != 0) return "view-" + std::to_string(options.view) + "-";
   if (options.ranks.empty()) return "init";
-  // Jobs of different ranks may exist side by side.
+  // Jobs of different ranks may run concurrently.
   Sha256 ranks;
   ranks.Update(std::as_bytes(std::span(options.ranks)));
   const Sha256Digest digest = ranks.Finish();

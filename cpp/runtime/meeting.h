@@ -1,5 +1,5 @@
-// Meeting: how the ranks of a job come to know each other: over the job's key-value store, or over
-// MPI where MPI started them.
+// Meeting: lets the ranks of a job discover each other over the job's key-value store, or over MPI
+// if MPI started them.
 #pragma once
 
 #include <memory>
@@ -19,39 +19,42 @@
 
 namespace horoscale {
 
-// What a rank knows when it has met the others.
+// The result for a rank.
 struct Meeting {
   Identity identity;
   std::vector<std::string> hosts;       // by rank; the same for ranks that share memory
-  std::string notice;                   // what the user should know of them; may be empty
-  std::string address;                  // of this machine, by which it reaches the store
+  std::string notice;                   // a notice about them for the user; may be empty
+  std::string address;                  // the address of this machine from which it reaches the
+                                        // store
   bool on_loopback = false;             // all ranks reach the store over loopback
-  std::unique_ptr<StoreServer> server;  // of the store, on rank 0 of ranks that met over MPI
+  std::unique_ptr<StoreServer> server;  // the store's server, on rank 0, if the ranks connected
+                                        // over MPI
   std::unique_ptr<StartingStore> store;
-  const MpiLibrary* mpi = nullptr;  // where the ranks met over MPI
-  // Where MPI is to carry everything; there is no store then.
+  const MpiLibrary* mpi = nullptr;  // set if the ranks connected over MPI
+  // Set if MPI transfers all data; there is no store then.
   std::unique_ptr<MpiCommunicator> communicator;
-  // A second one, where MPI's own collectives are to be used: their communicators are made of it.
+  // A second communicator, if MPI's own collectives are used: their communicators are created from
+  // it.
   std::unique_ptr<MpiCommunicator> parent;
 };
 
-// What the ranks of the job join at the store, and no others there.
+// The key under which exactly the ranks of this job join at the store.
 std::string JobKey(const JobOptions& options);
 
-// Waits until all ranks have said where they run; kTimeout names those that haven't.
+// Waits until all ranks have published where they run; kTimeout names the missing ones.
 Result<Meeting> MeetOverStore(const JobOptions& options, const Config& config,
                               const VariableLookup& lookup, const std::string& host,
                               const Deadline& deadline);
 
-// The MPI library, if MPI is to bring the ranks together: a communicator was given, CONTROLLER or
-// BACKEND says so, or an MPI launcher started this process and nothing else says who it is. Null
-// otherwise. An error says why MPI can't, where it has to.
+// The MPI library, if the ranks must connect over MPI: a communicator was passed, CONTROLLER or
+// BACKEND selects MPI, or an MPI launcher started this process and no other source defines its
+// identity. Null otherwise. An error if MPI is required but can't be used.
 Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLookup& lookup,
                                     BackendChoice backend);
 
-// Initializes MPI where that is not done yet. Rank 0 then serves the store and tells the others
-// over MPI where, and the secret. MPI carries everything on several hosts, unless BACKEND says that
-// our own transports are to do that, and where BACKEND says so.
+// Initializes MPI if necessary. Rank 0 then serves the store, and broadcasts its address and the
+// secret over MPI. MPI transfers all data if BACKEND selects it, or if the ranks are on several
+// hosts and BACKEND does not select the native transports.
 Result<Meeting> MeetOverMpi(const MpiLibrary& mpi, const JobOptions& options, const Config& config,
                             const std::string& host, const Deadline& deadline);
 

@@ -5,15 +5,15 @@
 namespace horoscale {
 namespace {
 
-// Above all plan entries: a bit, two members, and as much of the number as tells those that may be
-// under way apart (kMaxOffers).
+// Larger than all plan entries: a bit, two members, and enough of the number to distinguish
+// messages in flight (kMaxOffers).
 constexpr uint64_t kIsMessage = uint64_t{1} << 63;
 constexpr int kMemberBits = 20;
 constexpr int kNumberBits = 63 - 2 * kMemberBits;
 
-// NCCL's kernels move so many messages at the same time, each to or from another peer, whatever
-// their sizes (NCCL_MAX_DEV_WORK_P2P_PER_BATCH of its src/include/device.h); they begin with others
-// when these are through.
+// NCCL's kernels transfer this many messages concurrently, each to or from a different peer,
+// whatever their sizes (NCCL_MAX_DEV_WORK_P2P_PER_BATCH in its src/include/device.h); further ones
+// start when these are done.
 constexpr size_t kMaxTogether = 8;
 
 }  // namespace
@@ -43,9 +43,9 @@ Status MessageLaunches::Agree(const Id& id, uint64_t stamp, const OperationPtr& 
   return Status::Ok();
 }
 
-// A second message of two ranks in one direction waits for the first one in NCCL: it is of the next
-// group. The very first one is a group by itself: with it NCCL connects the two ranks, and what
-// both connect at a time has to be the same.
+// A second message between two ranks in one direction would wait for the first one in NCCL, so it
+// goes into the next group. The very first one is a group of its own: NCCL connects the two ranks
+// with it, and both must connect the same peers at a time.
 std::vector<MessageLaunches::Agreed> MessageLaunches::TakeNext() {
   std::vector<Agreed> group;
   for (const uint64_t sequence : order_.NextOf(Incarnation(), kIsMessage)) {
@@ -74,7 +74,7 @@ Result<bool> MessageLaunches::Step() {
     if (issued_.empty()) return false;
     HS_RETURN_IF_ERROR(Issue());
   }
-  // NCCL launches in a thread of its own where it needs time; the order holds until then.
+  // NCCL launches in its own thread if it needs time; until then the order must be kept.
   const auto is_launched = lane_->communicator()->Poll();
   if (!is_launched.ok()) return is_launched.status();
   if (!*is_launched) return false;

@@ -1,15 +1,15 @@
-// MessageLaunches: the messages of a set that NCCL carries, from their match until the device has
-// them.
+// MessageLaunches: the messages of a set that NCCL transfers, from their match until they are
+// submitted to the device.
 //
-// To the launch order (core/launch_order.h) a message is an operation of two members, sender and
-// receiver: each proposes a stamp when the receive has found its message, the sender decides, and
-// both launch it on the set's communicator when it is its turn among all that this rank launches.
-// Where a collective may have no place in that order, messages are not carried so.
+// For the launch order (core/launch_order.h), a message is an operation of two members, sender and
+// receiver. Each proposes a stamp when the receive has matched the message, the sender decides, and
+// both launch the message on the set's communicator when it is next among all launches of their
+// rank. If collectives may have no position in that order, NCCL does not transfer messages.
 //
-// Messages whose turns follow each other go in one group of NCCL's calls, which is one launch.
-// Ranks may group differently: a kernel moves all messages of such a group at the same time, so
-// that none of them waits for one that comes later in the order. Connections it makes one after the
-// other, so that the first message of two ranks in one direction has no others in its group.
+// Messages with consecutive turns are submitted as one group of NCCL calls, which is one launch.
+// Ranks may group differently: a kernel transfers all messages of such a group concurrently, so
+// none of them waits for one that is later in the order. But NCCL sets up connections sequentially,
+// so the first message between two ranks in one direction is not grouped with others.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,16 @@ namespace horoscale {
 
 class MessageLaunches {
  public:
-  // A message by its place among the launches of all ranks: no plan entry of the set has it.
+  // Identifies a message in the launch order; it differs from all plan entries of the set.
   struct Id {
     int sender = 0;
     int receiver = 0;
     uint64_t number = 0;
   };
-  // The set's lane, if messages can be launched there and have a place in the order; else null.
+  // The set's lane, if messages can be launched on it and have a position in the order; otherwise
+  // null.
   using LaneInOrder = std::function<const DeviceLane*()>;
-  // The device has the message of this operation, whose event is set.
+  // Called when an operation's message has been submitted; its event is set.
   using Launched = std::function<void(const OperationPtr& operation)>;
 
   MessageLaunches(LaunchOrder& order, const SetPlace& place, LaneInOrder lane_in_order,
@@ -46,24 +47,25 @@ class MessageLaunches {
         lane_in_order_(std::move(lane_in_order)),
         launched_(std::move(launched)) {}
 
-  // Whether the operation's tensor can go to another member, or come from it, by NCCL.
+  // Whether NCCL can transfer the operation's tensor to or from another member.
   bool CanCarry(const Operation& operation, int peer) const;
 
-  // As LaunchOrder.
+  // As in LaunchOrder.
   uint64_t Propose(const Id& id) { return order_.Propose(Incarnation(), SequenceOf(id)); }
-  // What is agreed on is launched in its turn.
+  // Decided messages are launched in their turn.
   Status Agree(const Id& id, uint64_t stamp, const OperationPtr& operation);
 
-  // Launches what has its turn; whether anything moved. A failed status: NCCL's.
+  // Launches the messages whose turn it is; returns whether there was progress. A failed status is
+  // an NCCL error.
   Result<bool> Step();
   bool empty() const { return agreed_.empty() && issued_.empty(); }
-  // Whether NCCL has been given some that aren't launched.
+  // Whether messages were passed to NCCL but not launched yet.
   bool IsIssued() const { return !issued_.empty(); }
-  // An asynchronous error of NCCL's, while the set's lane is used.
+  // An asynchronous NCCL error, while the set's lane is used.
   Status Check() const { return lane_->Poll(); }
 
-  // The set has failed: nothing more is launched. The operations that NCCL may have begun with:
-  // they have their event, unless the device refused one.
+  // The set has failed: nothing more is launched. Returns the operations that NCCL may have
+  // started; they have an event, unless the device failed to record one.
   std::vector<OperationPtr> Abandon();
 
  private:
@@ -82,9 +84,9 @@ class MessageLaunches {
   const SetPlace& place_;
   const LaneInOrder lane_in_order_;
   const Launched launched_;
-  const DeviceLane* lane_ = nullptr;   // from the first message on
+  const DeviceLane* lane_ = nullptr;   // set by the first message
   std::map<uint64_t, Agreed> agreed_;  // by sequence
-  std::vector<Agreed> issued_;         // of them, one group
+  std::vector<Agreed> issued_;         // one group of these
   // Peers to which a message was launched (true), or from which (false).
   std::set<std::pair<uint32_t, bool>> connected_;
 };

@@ -28,9 +28,9 @@ Status MakeRoom(Operation& operation) {
   message.copy = OwnedBytes(static_cast<std::byte*>(std::malloc(bytes)));
   message.memory = message.copy.get();
   if (message.copy != nullptr) return Status::Ok();
-  return Status::System(
-      operation.DisplayName() + ": no memory for a message of " + std::to_string(bytes) + " bytes",
-      ENOMEM);
+  return Status::System(operation.DisplayName() + ": out of memory for a message of " +
+                            std::to_string(bytes) + " bytes",
+                        ENOMEM);
 }
 
 }  // namespace horoscale

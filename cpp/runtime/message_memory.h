@@ -1,4 +1,4 @@
-// Where the bytes of a message are put that can't be where they belong at once.
+// Temporary memory for messages that can't be received at their destination directly.
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +10,8 @@ namespace horoscale {
 // Pinned memory for a message of a CUDA tensor. An error names the message.
 Result<OwnedBytes> AllocatePinnedFor(const Operation& operation);
 
-// For what is received: gives a view that can't be seen where it is, and a CUDA tensor, a copy.
+// Allocates a copy for a receive: for a view that is not accessible in place, and for a CUDA
+// tensor.
 Status MakeRoom(Operation& operation);
 
 }  // namespace horoscale

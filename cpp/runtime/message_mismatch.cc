@@ -18,7 +18,7 @@ Status Mismatch(const OperationPtr& operation, int receiver, int sender, const E
   const std::string name = operation->DisplayName();
   return {StatusCode::kMismatch,
           name + " on process set " + std::to_string(operation->process_set_id) + ": rank " +
-              std::to_string(sender) + " sends " + Describe(sent) + ", and rank " +
+              std::to_string(sender) + " sends " + Describe(sent) + ", but rank " +
               std::to_string(receiver) + " receives " + Describe(wanted),
           {std::move(ranks), operation->process_set_id, name}};
 }

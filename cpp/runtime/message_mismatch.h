@@ -1,4 +1,4 @@
-// What two ranks are told that don't agree about a message.
+// Errors for two ranks that disagree about a message.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace horoscale {
 // "3 elements of float32 (12 bytes)"
 std::string Describe(const Envelope& envelope);
 
-// The failure of an operation, on one of the two ranks.
+// The error for an operation on one of the two ranks.
 Status Mismatch(const OperationPtr& operation, int receiver, int sender, const Envelope& wanted,
                 const Envelope& sent);
 

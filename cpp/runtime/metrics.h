@@ -1,4 +1,4 @@
-// metrics(): the counters of a rank as JSON.
+// Formats the counters of a rank as JSON, for metrics().
 #pragma once
 
 #include <cstdint>

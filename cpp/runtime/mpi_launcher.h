@@ -1,4 +1,5 @@
-// Whether an MPI launcher (mpirun, mpiexec, srun) started this process, as its variables say.
+// Detects from the environment whether an MPI launcher (mpirun, mpiexec, srun) started this
+// process.
 #pragma once
 
 #include <functional>
@@ -9,11 +10,11 @@ namespace horoscale {
 
 struct MpiLauncher {
   std::string name;      // "Open MPI's mpirun"
-  std::string variable;  // the one that gives the size
+  std::string variable;  // the variable with the size
   int size = 1;
 };
 
-// How a variable is found by its whole name: getenv, or anything in a test.
+// Looks up a variable by its full name: getenv, or any function in a test.
 using PlainLookup = std::function<const char*(const char* name)>;
 
 std::optional<MpiLauncher> FindMpiLauncher(const PlainLookup& lookup);

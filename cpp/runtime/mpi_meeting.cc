@@ -22,7 +22,7 @@ namespace horoscale {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
-// A text in a record of fixed size, as MPI's collectives want it.
+// A text in a fixed-size record, as MPI's collectives require.
 using Record = std::array<char, 512>;
 
 Result<Record> ToRecord(std::string_view text) {
@@ -39,7 +39,7 @@ std::string FromRecord(const char* record) {
   return std::string(record, strnlen(record, sizeof(Record)));
 }
 
-// How rank 0 serves the store, or why it can't: what it tells the others.
+// Rank 0's message to the others: the address of the store, or why it can't be served.
 struct Served {
   uint16_t port = 0;
   char addresses[1024] = {};  // separated by newlines, the likeliest first
@@ -47,11 +47,11 @@ struct Served {
   char error[512] = {};
 };
 
-// What srun's users can do without any MPI.
+// A hint for users of srun without MPI.
 std::string WithoutMpi(const MpiLauncher& launcher) {
   if (launcher.name != "srun") return "";
-  return ". Or go without MPI: with HOROSCALE_CONTROLLER=gloo srun's ranks meet by themselves "
-         "(docs/slurm.md)";
+  return ". Or run without MPI: with HOROSCALE_CONTROLLER=gloo, ranks that srun started connect "
+         "directly (docs/slurm.md)";
 }
 
 Status NoLibrary(const MpiLauncher& launcher, const Status& why) {
@@ -64,7 +64,8 @@ Status NoLibrary(const MpiLauncher& launcher, const Status& why) {
               WithoutMpi(launcher)};
 }
 
-// A launcher and a library of different MPIs don't see each other: each rank would train alone.
+// A launcher and a library of different MPI implementations do not see each other: each rank would
+// train alone.
 Status CheckSingleton(const MpiLibrary& mpi) {
   int size = 0;
   HS_RETURN_IF_ERROR(mpi.Check(mpi.call().Comm_size(mpi.handles().comm_world, &size), "Comm_size"));
@@ -72,11 +73,12 @@ Status CheckSingleton(const MpiLibrary& mpi) {
   if (size != 1 || !launcher || launcher->size == 1) return {};
   return Status::InvalidArgument(
       launcher->name + " started this process as one of " + std::to_string(launcher->size) +
-      " ranks (" + launcher->variable + "), but for the MPI library " + mpi.path() + " (" +
+      " ranks (" + launcher->variable + "), but with the MPI library " + mpi.path() + " (" +
       mpi.version() +
-      ") it is alone in MPI_COMM_WORLD: launcher and library belong to different MPIs. Start the "
-      "job with the mpirun of that library, name the launcher's library in HOROSCALE_LIBMPI "
-      "(MPI4PY_LIBMPI for mpi4py), or choose srun's plug-in (srun --mpi=list)" +
+      ") it is alone in MPI_COMM_WORLD: the launcher and the library belong to different MPI "
+      "implementations. Start the job with the mpirun of that library, set HOROSCALE_LIBMPI (for "
+      "mpi4py, MPI4PY_LIBMPI) to the launcher's library, or select srun's MPI plug-in (srun "
+      "--mpi=list)" +
       WithoutMpi(*launcher));
 }
 
@@ -118,7 +120,7 @@ Status CheckVersions(MpiCommunicator& comm, const Deadline& deadline) {
   return CheckSameVersion(by_rank);
 }
 
-// Ranks that disagree would wait for each other, or refuse each other again and again.
+// Ranks that disagree would wait for each other, or reject each other repeatedly.
 Status CheckSameEncryption(MpiCommunicator& comm, const Config& config, const Deadline& deadline) {
   const uint8_t own = config.encrypt ? 1 : 0;
   const auto all = comm.AllGather(std::as_bytes(std::span(&own, 1)), deadline);
@@ -128,8 +130,9 @@ Status CheckSameEncryption(MpiCommunicator& comm, const Config& config, const De
     if ((*all)[rank] != std::byte{0}) with.push_back(static_cast<int>(rank));
   }
   if (with.empty() || with.size() == all->size()) return {};
-  return Status::InvalidArgument("ENCRYPT=1 on " + RankList(with) + " of " +
-                                 std::to_string(all->size()) + " alone: give all ranks the same");
+  return Status::InvalidArgument("ENCRYPT=1 is set only on " + RankList(with) + " of " +
+                                 std::to_string(all->size()) +
+                                 " ranks: use the same setting for all ranks");
 }
 
 // Finds out which ranks share memory.
@@ -156,7 +159,7 @@ Status FindHosts(MpiCommunicator& comm, const std::string& host, Meeting& meetin
   return {};
 }
 
-// Where the others may reach rank 0: on loopback if they are all on its host.
+// The addresses at which others may reach rank 0; loopback if all are on its host.
 Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& config) {
   if (one_host) return std::vector<std::string>{kLoopback};
   auto addresses = MachineAddresses(config.network_interfaces);
@@ -164,12 +167,12 @@ Result<std::vector<std::string>> ServerAddresses(bool one_host, const Config& co
   // Last, for ranks that only play several hosts on one machine.
   if (config.network_interfaces.empty()) addresses->insert(addresses->end(), {kLoopback, "::1"});
   if (addresses->empty()) {
-    return Status::InvalidArgument("the chosen network interfaces have no address");
+    return Status::InvalidArgument("the selected network interfaces have no address");
   }
   return addresses;
 }
 
-// As lines, as many as there is room for.
+// Joins the addresses with newlines, as many as fit.
 std::string LinesOf(const std::vector<std::string>& addresses) {
   std::string text;
   for (const std::string& address : addresses) {
@@ -204,7 +207,7 @@ Result<Served> ServeStore(bool one_host, const Config& config,
   return served;
 }
 
-// Rank 0 serves the store, where all ranks find it.
+// Rank 0 serves the store, and broadcasts its address.
 Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
                   const std::string& job, Meeting& meeting, const Deadline& deadline) {
   Served served;
@@ -230,7 +233,7 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
   if (!client.ok()) {
     return {client.status().code(),
             "rank " + std::to_string(comm.rank()) +
-                " can't reach the store of rank 0 (NETWORK_INTERFACE chooses the network): " +
+                " can't reach the store of rank 0 (select the network with NETWORK_INTERFACE): " +
                 client.status().message()};
   }
   if (const auto address = (*client)->LocalAddress(); address.ok()) meeting.address = *address;
@@ -243,9 +246,9 @@ Status ShareStore(MpiCommunicator& comm, bool one_host, const Config& config,
 
 Status MpiDoesNotEncrypt() {
   return Status::InvalidArgument(
-      "ENCRYPT=1, but MPI carries what these ranks send between their hosts, and its messages "
-      "can't be encrypted here: set BACKEND=native, start the job with horoscalerun, or leave "
-      "ENCRYPT out where MPI or its network encrypts");
+      "ENCRYPT=1, but these ranks communicate between hosts over MPI, which horoscale can't "
+      "encrypt: set BACKEND=native, start the job with horoscalerun, or unset ENCRYPT if MPI or "
+      "its network encrypts");
 }
 
 bool LauncherIsRunningMpi(const MpiLibrary& mpi) {
@@ -266,8 +269,9 @@ Result<const MpiLibrary*> ChooseMpi(const JobOptions& options, const VariableLoo
   const bool over_store = controller ? controller->value == "gloo" : bool(lookup("RANK"));
   if (options.mpi_comm != 0 && over_store) {
     return Status::InvalidArgument(
-        "hvd.init(comm) was given an MPI communicator, but this job's ranks were not started by "
-        "MPI, for which each of them is alone: start the job with mpirun or horoscalerun --mpi");
+        "hvd.init(comm) was called with an MPI communicator, but MPI did not start this job's "
+        "ranks, so each of them is alone in MPI_COMM_WORLD: start the job with mpirun or "
+        "horoscalerun --mpi");
   }
   if (over_store && backend == BackendChoice::kMpi) {
     return Status::InvalidArgument(

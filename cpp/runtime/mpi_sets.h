@@ -1,4 +1,4 @@
-// MpiSets: the communicators on which MPI's own collectives of process sets run, where they do.
+// MpiSets: the communicators on which MPI's own collectives of process sets run, if they are used.
 #pragma once
 
 #include <map>
@@ -12,17 +12,18 @@ namespace horoscale {
 
 class MpiSets {
  public:
-  // Null where MPI's collectives are not used.
+  // `mpi` is null if MPI's collectives are not used.
   explicit MpiSets(std::unique_ptr<MpiCommunicators> mpi) : mpi_(std::move(mpi)) {}
 
-  // A duplicate of this communicator, which has exactly these ranks, is for the set of these ranks
-  // that is registered next. Collective over it; blocks for so long at most. Any thread.
+  // Duplicates this communicator, which must have exactly these ranks, for the next set of these
+  // ranks that is registered. Collective over it; blocks for at most `seconds`. Any thread.
   Status Use(std::vector<int> ranks, MpiHandle comm, double seconds);
 
-  // The engine's owner. Of a set that is being registered; null where it needs none.
+  // The communicator for a set that is being registered; null if it needs none. Called by the
+  // engine's owner.
   std::shared_ptr<MpiSetCommunicator> Make(const std::vector<int>& ranks);
   void Free(std::shared_ptr<MpiSetCommunicator> communicator);
-  // The end: frees all.
+  // Frees all communicators.
   void Close();
 
  private:

@@ -8,7 +8,7 @@
 namespace horoscale {
 namespace {
 
-// A socket that is there answers at once: the kernel does.
+// An existing socket responds immediately, because the kernel does.
 constexpr double kProbeSeconds = 1;
 
 Status Reach(const std::string& socket_name, const Deadline& deadline) {
@@ -31,13 +31,13 @@ int Neighbours::FindLowest(const std::map<int, std::string>& cards, int rank, st
     if (other >= rank) break;
     const double seconds = std::min(kProbeSeconds, deadline.SecondsLeft());
     const Status reached = Reach(card, Deadline::After(seconds));
-    // It is there also if so many wait at its socket that there is no room for one more.
+    // A full backlog also means that the socket exists.
     if (reached.ok() || reached.code() == StatusCode::kTimeout) return other;
     if (reason.empty()) {
       reason = "rank " + std::to_string(other) + " and rank " + std::to_string(rank) +
-               " give their hosts the same name, \"" + std::string(host) +
-               "\", but can't share memory: they are treated as two hosts (" + reached.message() +
-               ")";
+               " report the same host name, \"" + std::string(host) +
+               "\", but can't share memory, so they are treated as being on different hosts (" +
+               reached.message() + ")";
     }
   }
   *why_not = std::move(reason);
@@ -50,7 +50,8 @@ Result<std::vector<std::string>> HostsOf(std::span<const int> lowest) {
     const auto first = static_cast<size_t>(lowest[rank]);
     if (lowest[rank] < 0 || first > rank || static_cast<size_t>(lowest[first]) != first) {
       return Status::Protocol("rank " + std::to_string(rank) + " shares memory with rank " +
-                              std::to_string(lowest[rank]) + ", which is not the lowest to do so");
+                              std::to_string(lowest[rank]) +
+                              ", which is not the lowest rank of that host");
     }
     hosts.push_back("the host of rank " + std::to_string(first));
   }

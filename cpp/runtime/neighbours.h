@@ -1,6 +1,7 @@
-// Neighbours: which ranks share memory. A host's name does not tell: containers, users and machines
-// may have the same one. So a rank tries to reach the lower ranks that give their host the same
-// name as it does; those that it can't reach are on another host, and reached over TCP.
+// Neighbours: determines which ranks share memory. Host names are not sufficient, because
+// containers, users and machines may have the same one. So a rank tries to connect to the lower
+// ranks that report the same host name. Ranks that it can't connect to are treated as being on
+// another host, and are reached over TCP.
 #pragma once
 
 #include <map>
@@ -20,23 +21,23 @@ class Neighbours {
  public:
   static Result<Neighbours> Create();
 
-  // What the ranks whose hosts have the same name have to know of this rank, while this object
-  // lives.
+  // The data that ranks with the same host name need to connect to this rank. Valid during the
+  // lifetime of this object.
   const std::string& card() const { return listener_.name(); }
 
-  // The lowest rank that shares memory with this one, which may be this one itself. `cards` are
-  // those of the ranks that give their host this name. `why_not` gets why it is this one although
-  // others have the name.
+  // The lowest rank that shares memory with this one, possibly this rank itself. `cards` are those
+  // of the ranks with this host name. `why_not` receives the reason if it is this rank although
+  // lower ranks have the same name.
   static int FindLowest(const std::map<int, std::string>& cards, int rank, std::string_view host,
                         const Deadline& deadline, std::string* why_not);
 
  private:
   explicit Neighbours(UnixListener listener) : listener_(std::move(listener)) {}
-  UnixListener listener_;  // nobody is let in: that there is a connection is enough
+  UnixListener listener_;  // connections are never accepted: connecting is the whole test
 };
 
-// By rank, a text that is the same for ranks of one host only. `lowest` is what FindLowest() gave
-// each rank; kProtocol if that can't be.
+// Returns for each rank a text that is equal exactly for ranks of one host. `lowest` is the result
+// of FindLowest() on each rank; kProtocol if it is inconsistent.
 Result<std::vector<std::string>> HostsOf(std::span<const int> lowest);
 
 }  // namespace horoscale

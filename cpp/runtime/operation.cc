@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// What is told of a message beside those of users; the channels are those of the bindings
+// Describes channels other than the users'; the bindings define them
 // (horoscale/common/messages.py).
 std::string ChannelText(uint8_t channel) {
   static constexpr std::array<const char*, 6> kTexts = {"",

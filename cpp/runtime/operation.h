@@ -1,4 +1,4 @@
-// Operation: one enqueued request, from enqueue to completion. Handles of the C ABI share it.
+// Operation: an enqueued request, until its completion. Shared with handles of the C ABI.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,10 @@ struct TensorMemory {
   std::byte* out = nullptr;
   int64_t rows = 1;  // first dimension; 1 for a 0-d tensor
   int64_t row_bytes = 0;
-  int64_t out_rows = 0;  // for which out has room (allgather, alltoall), where it isn't null
+  int64_t out_rows = 0;  // capacity of out in rows (allgather, alltoall), if it is not null
 };
 
-// What an operation on CUDA tensors has beside: it is launched (its work has been given to the
+// Additional state of an operation on CUDA tensors: it is launched (its work is submitted to the
 // device) some time before it is done.
 struct OnDevice {
   CudaDevice* device = nullptr;
@@ -38,33 +38,34 @@ struct OnDevice {
 
 struct Operation;
 
-// A send or a receive. It is beside the plan: its operation's request is empty.
+// A send or a receive. It is not planned: its operation's request is empty.
 struct Message {
   bool is_send = true;
-  int peer = 0;  // global rank; of a receive also kAnyPeer
+  int peer = 0;  // global rank; for a receive also kAnyPeer
   Envelope envelope;
-  std::byte* memory = nullptr;  // of a send it is only read; of a view where it is, once it is done
-  bool is_view = false;         // a receive that leaves the message where its sender has it
-  std::shared_ptr<Operation> released =
-      {};  // not null: this is no receive, but gives that view back
+  std::byte* memory = nullptr;  // for a send, only read; for a view, the message's location when it
+                                // is done
+  bool is_view = false;         // a receive that accesses the message in its sender's memory
+  std::shared_ptr<Operation> released = {};  // if not null, the operation releases that view
 
-  // Written by the engine's owner. The number, which is the sender's: of a view where it is seen at
-  // its place, of a send whose tensor is copied when it has been asked for; 0: otherwise.
+  // Written by the engine's owner. The sender's number of the message, for a view that is accessed
+  // in place, and for a send whose tensor is copied when it is requested; otherwise 0.
   uint64_t number = 0;
-  bool is_unwanted = false;  // of a view: it was given back before the message came
-  OwnedBytes copy = {};      // of a view: what is seen otherwise; of a CUDA tensor: it on the host
-  bool at_device = false;    // the device copies it, or carries it
-  bool by_nccl = false;      // it carries it
+  bool is_unwanted = false;  // for a view: it was released before the message arrived
+  OwnedBytes copy = {};      // for a view that is not accessed in place, its memory; for a CUDA
+                             // tensor, its copy on the host
+  bool at_device = false;    // the device is copying or transferring it
+  bool by_nccl = false;      // NCCL is transferring it
 
-  // Where the bytes are for the host.
+  // The memory for access by the host.
   std::byte* place() const { return copy ? copy.get() : memory; }
 };
 
-// What becomes of an operation. Written by the engine's owner until it is done, constant
+// The state and result of an operation. Written by the engine's owner until it is done, constant
 // afterwards.
 struct OperationOutcome {
-  double blocked_since = 0;    // as seen twice a second: a thread waits; 0: none
-  double blocked_told_at = 0;  // to rank 0
+  double blocked_since = 0;    // a thread has been waiting since, checked twice a second; 0: none
+  double blocked_told_at = 0;  // when it was last reported to rank 0
   int open = 1;  // sets that have not finished it: a join() is submitted to all sets of its rank
   double planned_at = 0;
   double started_at = 0;
@@ -80,10 +81,10 @@ struct OperationOutcome {
 };
 
 struct Operation : OperationOutcome {
-  // How errors and reports call it.
+  // The name in errors and reports.
   std::string DisplayName() const;
 
-  // An operation that is done, and that nobody else holds, may be enqueued again.
+  // Resets an operation that is done and has no other references, so that it can be enqueued again.
   void BeginAnew() {
     static_cast<OperationOutcome&>(*this) = {};
     index.store(0);
@@ -96,17 +97,18 @@ struct Operation : OperationOutcome {
   Request request;
   std::vector<TensorMemory> tensors;
   std::vector<int64_t> splits;
-  bool sealed = false;  // between hosts nobody changes what it moves
+  bool sealed = false;  // its data is authenticated between hosts
   std::function<void(const Status&)> callback;
   std::unique_ptr<OnDevice> on_device;  // null: host memory
-  bool will_wait = false;               // a thread waits for it at once
+  bool will_wait = false;               // a thread waits for it immediately
   std::unique_ptr<Message> message;     // null: a collective
-  std::unique_ptr<NewSet> new_set;      // that its members make: beside the plan, too
-  bool abandons = false;                // a removal: what is pending on the set is not waited for
+  std::unique_ptr<NewSet> new_set;      // a set that its members create; also not planned
+  bool abandons = false;                // for a removal: does not wait for the set's pending
+                                        // operations
   double enqueued_at = 0;
 
-  // Of an unnamed collective, among those of its set: which one others mean. 0: the set has not
-  // taken it. Written by the engine's owner; users' threads name the operation, too.
+  // The index of an unnamed collective in its set. 0: not submitted to the set yet. Written by the
+  // engine's owner; atomic because user threads read it for the operation's name.
   std::atomic<uint64_t> index{0};
   std::atomic<bool> done{false};
   std::atomic<int> waiters{0};  // threads

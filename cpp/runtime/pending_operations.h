@@ -1,4 +1,4 @@
-// PendingOperations: what this rank has submitted to a process set and what is not finished.
+// PendingOperations: this rank's unfinished operations on a process set.
 #pragma once
 
 #include <unordered_map>
@@ -23,13 +23,13 @@ class PendingOperations {
     by_token_.insert(std::move(spare_));
   }
 
-  // Null: not pending here.
+  // Null if it is not pending here.
   Operation* Find(Token token) const {
     const auto found = by_token_.find(token);
     return found == by_token_.end() ? nullptr : found->second.get();
   }
 
-  // The same, for callers that may finish it meanwhile.
+  // The same with ownership, for callers that may finish it meanwhile.
   OperationPtr Hold(Token token) const {
     const auto found = by_token_.find(token);
     return found == by_token_.end() ? nullptr : found->second;
@@ -51,7 +51,7 @@ class PendingOperations {
 
  private:
   Table by_token_;
-  Table::node_type spare_;  // of what was taken last: the next one takes its memory
+  Table::node_type spare_;  // node of the last removed operation, reused for the next one
 };
 
 }  // namespace horoscale

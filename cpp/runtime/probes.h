@@ -1,5 +1,5 @@
-// Probes: which ranks have not answered yet whether their engines run. Called by the engine's
-// owner.
+// Probes: asks ranks whether their engines run, and tracks the missing answers. Called by the
+// engine's owner.
 #pragma once
 
 #include <set>
@@ -18,7 +18,7 @@ class Probes {
 
   // Asks the members of a set that are not lost.
   void Ask(const SetPlace& set, const Departures& departures);
-  // A question, which is answered, or an answer.
+  // Handles a probe, which is answered, or an answer.
   void OnFrame(int from_rank, ChannelId channel, std::span<const std::byte> payload);
   // The members that were asked and have not answered.
   std::vector<int> Silent(const SetPlace& set) const;

@@ -17,15 +17,16 @@ namespace {
 
 constexpr std::chrono::milliseconds kClosePause(1);
 
-// Whether what a bucket took shows what the network carries. In a host there is none: where ranks
-// share cores it would be small buckets that take longer. On a device it waits for what computes
-// its tensors, and for the bucket before it; and of tensors with any number of rows one is counted.
+// Whether the time of a bucket is a measure of the network. Not within a host, where small buckets
+// would be slower if ranks share cores. Not on a device, where it includes the computation of its
+// tensors and the previous bucket. And not for tensors with free first dimensions, which count as
+// one row.
 bool ShowsPace(const Terms& common, const Exchange* exchange) {
   return exchange != nullptr && !exchange->hosts().empty() && !common.on_device &&
          !HasFreeFirstDimension(common.kind);
 }
 
-// The same failure as it concerns one tensor.
+// The same failure, for one tensor.
 Status Concerning(const Status& cause, int process_set_id, const std::string& tensor) {
   FailureDetail detail = cause.detail();
   detail.process_set_id = process_set_id;
@@ -50,7 +51,8 @@ ProcessSet::ProcessSet(SetHost& host, Transport& transport, const Config& config
       place_(channel, std::move(order), transport.rank()),
       execution_(*this, host, transport, config, place_, pending_, counters_, std::move(mpi)),
       control_(transport, config, place_, counters_, host, execution_),
-      // An autotuner counts the plan's entries; MPI's own operations are as they are.
+      // Posts are disabled with an autotuner, which counts the plan's entries, and with MPI's own
+      // operations.
       posts_(transport, config, place_, pending_, control_, counters_,
              !config.autotune && execution_.mpi() == nullptr),
       launches_(
@@ -88,7 +90,7 @@ void ProcessSet::OnFrame(int from_rank, FrameKind kind, std::span<const std::byt
   const Status status = TakeFrame(from_rank, kind, payload);
   if (status.ok()) return;
   Poison({status.code(),
-          "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message(),
+          "rank " + std::to_string(from_rank) + " sent an invalid message: " + status.message(),
           {{from_rank}, id(), ""}});
 }
 
@@ -96,7 +98,7 @@ Status ProcessSet::TakeFrame(int from_rank, FrameKind kind, std::span<const std:
   if (kind == FrameKind::kMessage && Contains(from_rank)) {
     return messages_.OnFrame(from_rank, payload);
   }
-  if (!departure_.ok()) return Status::Ok();  // of a collective, which has failed
+  if (!departure_.ok()) return Status::Ok();  // a frame of a collective, which has failed
   if (kind == FrameKind::kLaunch) return execution_.OnStamp(from_rank, payload);
   const double now = MonotonicSeconds();
   if (kind == FrameKind::kPost) return posts_.OnFrame(from_rank, payload, now);
@@ -189,7 +191,7 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
 
   Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
   for (const Token token : action.finished) {
-    // What is registered may be that this set ends, with all that is pending on it.
+    // The registration may remove this set, with all pending operations.
     const OperationPtr operation = pending_.Take(token);
     if (operation == nullptr) continue;
     if (const double error = counters_.adapted.OnEnded(*operation); error >= 0) {
@@ -330,7 +332,7 @@ void ProcessSet::Poison(const Status& cause) {
 }
 
 void ProcessSet::Leave() {
-  if (!failure_.ok()) return;  // nothing goes on there
+  if (!failure_.ok()) return;  // the set has stopped
   Goodbye message;
   message.executed = {executed()};
   message.message = "rank " + std::to_string(place_.rank) + " has removed process set " +
@@ -356,7 +358,7 @@ void ProcessSet::OnPoison(int from_rank, std::span<const std::byte> payload) {
   std::vector<int> ranks = message.ok() ? message->ranks : std::vector<int>{};
   if (ranks.empty()) ranks.push_back(from_rank);
   Fail({StatusCode::kRankFailed,
-        "rank " + std::to_string(from_rank) + " gave up process set " + std::to_string(id()) +
+        "rank " + std::to_string(from_rank) + " abandoned process set " + std::to_string(id()) +
             ": " + reason,
         {std::move(ranks), id(), ""}});
 }

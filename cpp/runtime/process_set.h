@@ -1,12 +1,12 @@
 // ProcessSet: one set on this rank.
 //
-// Submissions and frames go to its control half (set_control.h), which hands what is planned to its
-// execution half (set_execution.h); small operations may do without both (set_posts.h), messages
-// between two ranks always do (set_messages.h); a watcher
-// (set_watch.h) reads them. What is here joins them: the table of pending operations, and the set's
-// end. Everything is called by the engine's owner.
+// Submissions and frames go to the control half (set_control.h), which passes planned entries to
+// the execution half (set_execution.h). Small operations can bypass both (set_posts.h), and
+// messages between two ranks always do (set_messages.h). A watcher (set_watch.h) reads their state.
+// This class connects them: it holds the table of pending operations, and handles the end of the
+// set. The engine's owner calls all functions.
 //
-// The global set is set 0 and has no code of its own. Sets know nothing of each other.
+// The global set is set 0 and needs no special code. Sets are independent of each other.
 #pragma once
 
 #include <algorithm>
@@ -34,13 +34,13 @@
 
 namespace horoscale {
 
-// What a set is at, for the metrics.
+// The progress of a set, for the metrics.
 struct SetProgress {
-  std::string last_operation;  // the collective that was finished last
-  std::string executing;       // what this rank is at work for
+  std::string last_operation;  // the last finished collective
+  std::string executing;       // the operation that this rank is executing
   size_t pending = 0;
-  std::string pending_operation;  // of these, the oldest
-  double pending_seconds = 0;     // since it was called
+  std::string pending_operation;  // the oldest pending operation
+  double pending_seconds = 0;     // time since its call
 };
 
 class ProcessSet final : private SetExecution::Owner {
@@ -53,16 +53,16 @@ class ProcessSet final : private SetExecution::Owner {
   const std::vector<int>& ranks() const { return place_.ranks; }
   const std::vector<int>& order() const { return place_.order; }
   bool Contains(int rank) const { return place_.Contains(rank); }
-  // Null where MPI's collectives are not used.
+  // Null if MPI's collectives are not used.
   const std::shared_ptr<MpiSetCommunicator>& mpi() const { return execution_.mpi(); }
   const std::shared_ptr<SetResiduals>& residuals() const { return execution_.residuals(); }
   const SetCounters& counters() const { return counters_; }
   SetProgress Progress(double now) const;
-  // Of each member, in the order of ranks(); empty but on the set's lowest rank.
+  // Of each member, in the order of ranks(); empty except on the set's lowest rank.
   const std::vector<Lateness::Member>& Late() const { return control_.Late(); }
-  // Why collectives fail; messages may go on.
+  // Why collectives fail; messages may continue.
   const Status& failure() const { return failure_.ok() ? departure_ : failure_; }
-  // How far this rank has come.
+  // The progress of this rank.
   ExecutedUpTo executed() const {
     return {place_.channel.process_set, place_.channel.incarnation, execution_.ended_sequence(),
             posts_.ended()};
@@ -71,15 +71,15 @@ class ProcessSet final : private SetExecution::Owner {
   void Submit(OperationPtr operation);
   void OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload);
 
-  // Advances as far as one chunk; returns whether anything moved.
+  // Makes progress by at most one chunk; returns whether there was any.
   bool Step(double now);
-  // Whether Step() could do anything without news from outside.
+  // Whether Step() could make progress without external events.
   bool Busy() const {
     return !pending_.empty() || messages_.Busy() || execution_.Busy() || !leavers_.empty() ||
            control_.Busy();
   }
   bool HoldsReports() const { return control_.HoldsReports(); }
-  // How long it may be left alone.
+  // How long the owner may sleep.
   double MaxSleepSeconds(double now) const {
     return std::min(control_.MaxSleepSeconds(now), execution_.MaxSleepSeconds(now));
   }
@@ -88,37 +88,37 @@ class ProcessSet final : private SetExecution::Owner {
   bool HasPending() const { return !pending_.empty() || !messages_.pending().empty(); }
   bool HasPending(Token token) const { return pending_.Find(token) != nullptr; }
 
-  // Reports what does not advance, and ends it where the user set a limit.
+  // Reports operations that do not advance, and fails them after the user's limit.
   void CheckStalls(double now);
-  // For the user who asks what this rank waits for, in lines.
+  // Describes what this rank is waiting for, in lines, for the user.
   std::vector<std::string> DescribeState(double now) const;
 
-  // Fails everything pending and everything that comes later. What the device is at work for is
-  // finished when it has been made to stop.
+  // Fails all pending and later operations. Operations that the device is executing are finished
+  // when the device has stopped.
   void Fail(const Status& cause);
-  // The end: waits for the device for so long, and finishes all that has failed.
+  // Ends the set: waits for the device for at most `seconds`, and finishes all failed operations.
   void Close(double seconds);
-  // The same on all members: an operation has been given up half-way.
+  // Fails the set on all members, because an operation was abandoned.
   void Poison(const Status& cause);
-  // This rank removes the set by itself, because it has lost a member: the other members are told,
-  // among whom messages may go on.
+  // This rank removes the set alone, because it has lost a member. Notifies the other members,
+  // between which messages may continue.
   void Leave();
-  // What Poison() tells the others, also of a set that is not registered here.
+  // Sends the notification of Poison(), also for a set that is not registered here.
   static void SendPoison(Transport& transport, ChannelId channel, const std::vector<int>& ranks,
                          const Status& cause);
-  // A member that has left, and how far it had come.
+  // A member that has left, and its progress.
   struct Leaver {
     int rank;
     bool cleanly;
     ExecutedUpTo executed;
     Status cause;
   };
-  // What it took part in is finished first; then everything fails. If it left in good order
-  // messages of the host go on among the others.
+  // Finishes the operations in which it participated, then fails everything else. If it left
+  // normally, messages of host memory continue among the other members.
   void FailAfter(Leaver leaver);
 
  private:
-  // A collective, by what names it: to build a name for each one would take time.
+  // The last collective, by the parts of its name, because formatting each name would cost time.
   struct Finished {
     OpKind kind = OpKind::kAllreduce;
     std::string name;
@@ -152,11 +152,12 @@ class ProcessSet final : private SetExecution::Owner {
   SetControl control_;
   SetPosts posts_;
   MessageLaunches launches_;
-  SetMessages messages_;  // sends and receives, which the plan knows nothing of
+  SetMessages messages_;  // sends and receives, which are not planned
   SetWatch watch_;
 
-  Status failure_;    // of everything
-  Status departure_;  // a member left first: of collectives, and of messages with those that left
+  Status failure_;    // failure of the whole set
+  Status departure_;  // a member has left: failure of collectives, and of messages with members
+                      // that left
   std::vector<Leaver> leavers_;
 };
 

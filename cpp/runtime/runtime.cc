@@ -24,7 +24,7 @@ constexpr double kCloseSeconds = 1.0;
 constexpr double kMetricsSeconds = 1.0;
 constexpr double kDrainDeviceSeconds = 30.0;
 constexpr double kCloseDeviceSeconds = 5.0;
-// A device gives nothing to sleep on: it is looked at, first soon and then less often.
+// A device provides nothing to sleep on: it is polled, first often and then less often.
 constexpr double kDevicePauseSeconds = 20e-6;
 constexpr double kMaxDevicePauseSeconds = 500e-6;
 constexpr std::chrono::microseconds kDrainPause(100);
@@ -47,8 +47,8 @@ Runtime::Runtime(Config config, Topology topology, std::unique_ptr<Transport> tr
       engine_(*this, *transport_) {
   if (config_.autotune && config_.cache_capacity == 0 && topology_.rank == 0) {
     Log(LogLevel::kWarning,
-        "AUTOTUNE has no effect with CACHE_CAPACITY=0: steps are counted by operations that come "
-        "again, which the cache knows");
+        "AUTOTUNE has no effect with CACHE_CAPACITY=0, because steps are detected by repeated "
+        "operations, which are found in the cache");
   }
   std::vector<int> all(static_cast<size_t>(topology_.size));
   for (int rank = 0; rank < topology_.size; ++rank) all[static_cast<size_t>(rank)] = rank;
@@ -62,8 +62,12 @@ Runtime::~Runtime() { Shutdown(""); }
 
 Status Runtime::Enqueue(const OperationPtr& operation, bool will_wait) {
   HS_RETURN_IF_ERROR(ValidateRequest(*operation));
+  Signature& signature = operation->request.signature;
+  if (signature.reduce_op == ReduceOp::kAdasum) {
+    signature.adasum_start_level = static_cast<int>(config_.adasum_start_level);
+  }
   operation->will_wait = will_wait;
-  // A send puts a frame on its way, as does a release: nothing large is moved.
+  // A send or release only sends a frame; no large data is transferred.
   const Message* const message = operation->message.get();
   const bool is_short = message != nullptr && operation->on_device == nullptr &&
                         (message->is_send || message->released != nullptr);
@@ -119,7 +123,7 @@ void Runtime::Shutdown(const std::string& reason) {
   for (const OperationPtr& removal : held_removals_) Finish(removal, status);
   held_removals_.clear();
   for (const auto& [call, operation] : std::exchange(creating_, {})) Finish(operation, status);
-  // The global set last, with which joins fail: the other sets have let go of them by then.
+  // The global set comes last, and joins fail with it: the other sets have released them by then.
   const SetRegistry::Table& sets = sets_.all();
   for (auto it = sets.rbegin(); it != sets.rend(); ++it) it->second->Fail(status);
   const Deadline deadline = Deadline::After(kCloseDeviceSeconds);
@@ -133,8 +137,7 @@ void Runtime::Shutdown(const std::string& reason) {
   (void)timeline_.Stop();
 }
 
-// What the device has been given is executed, as its peers' parts are: callers may have let their
-// streams wait for it, and asked for nothing since.
+// Submitted device work is completed, as on the peers: callers' streams may be waiting for it.
 void Runtime::DrainDevice() {
   const Deadline deadline = Deadline::After(kDrainDeviceSeconds);
   const auto is_at_work = [this] {
@@ -153,8 +156,8 @@ Status Runtime::StartTimeline(const std::string& path, bool mark_cycles) {
 Status Runtime::StopTimeline() { return timeline_.Stop(); }
 
 std::string Runtime::MetricsJson() {
-  // The counters belong to the engine's owner, so it writes them down when it is asked to, and once
-  // more at the end.
+  // The counters belong to the engine's owner, so it formats them on request, and once more at the
+  // end.
   metrics_wanted_.store(true);
   engine_.WaitFor([this] { return !metrics_wanted_.load() || ended_.load(); },
                   MonotonicSeconds() + kMetricsSeconds);
@@ -245,18 +248,18 @@ bool Runtime::TakeInput() {
   return has_input;
 }
 
-// What is pending there may wait for members that never come; they are told.
+// Pending operations may wait for members that never call them, so the members are notified.
 void Runtime::AbandonSet(int id) {
   const auto set = sets_.Find(static_cast<uint32_t>(id));
   if (set == nullptr || !set->HasPending()) return;
   set->Poison({StatusCode::kShutdown,
-               "rank " + std::to_string(topology_.rank) + " has given up process set " +
-                   std::to_string(id) + " with operations that were pending",
+               "rank " + std::to_string(topology_.rank) + " abandoned process set " +
+                   std::to_string(id) + " with pending operations",
                {{topology_.rank}, id, {}}});
 }
 
-// The global set has taken it. It concerns the rank's other sets too: until all of a set's members
-// have joined, what needs this rank there is an error instead of waiting for it.
+// The global set has accepted it. It also applies to the rank's other sets: until all members of a
+// set have joined, operations that need this rank fail instead of waiting for it.
 void Runtime::SubmitJoin(const OperationPtr& join) {
   join_ = join;
   for (const auto& [id, set] : sets_.all()) JoinSet(set);
@@ -270,8 +273,8 @@ void Runtime::JoinSet(const std::shared_ptr<ProcessSet>& set) {
   set->Submit(join_);
 }
 
-// A set is removed only when nothing is pending on it here; so when every rank has asked for it, no
-// member reads another one's memory any more.
+// A set is removed only when nothing is pending on it here. So when every rank has requested it, no
+// member reads another member's memory any more.
 bool Runtime::ReleaseHeldRemovals() {
   const auto is_held = [this](const OperationPtr& operation) {
     const auto set = sets_.Find(static_cast<uint32_t>(operation->request.signature.target_set));
@@ -329,11 +332,13 @@ void Runtime::DumpState(double now) const {
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (rank != topology_.rank && !departures_.lost().contains(rank)) up.push_back(rank);
   }
-  LogAnswer("state",
-            "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) +
-                ": " + std::to_string(inbox_.unfinished()) + " operations are not done; " +
-                std::to_string(engine_.waiting()) + " threads wait; not lost: " + RankList(up) +
-                (transport_->HasUnsent() ? ", and a peer does not take what is sent to it" : ""));
+  LogAnswer(
+      "state",
+      "rank " + std::to_string(topology_.rank) + " of " + std::to_string(topology_.size) + ": " +
+          std::to_string(inbox_.unfinished()) + " operations are not done; " +
+          std::to_string(engine_.waiting()) +
+          " threads are waiting; ranks not lost: " + RankList(up) +
+          (transport_->HasUnsent() ? ", and a peer does not receive the data sent to it" : ""));
   for (const auto& [rank, cause] : departures_.lost()) {
     LogAnswer("state", "lost: " + cause.message());
   }
@@ -348,7 +353,7 @@ void Runtime::DumpState(double now) const {
   for (const OperationPtr& removal : held_removals_) {
     LogAnswer("state", "remove_process_set of process set " +
                            std::to_string(removal->request.signature.target_set) +
-                           " waits for what is pending there on this rank");
+                           " is waiting for this rank's pending operations on the set");
   }
 }
 
@@ -398,7 +403,7 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   const Departures::Verdict verdict =
       departures_.ForSet(rank, channel.process_set, channel.incarnation, set->ranks());
   if (verdict.at_once && unreached_.contains(rank)) {
-    set->Poison(verdict.cause);  // the other members may see nothing of it
+    set->Poison(verdict.cause);  // the other members may not detect it
   } else if (verdict.at_once) {
     set->Fail(verdict.cause);
   } else {
@@ -406,8 +411,8 @@ void Runtime::TellLoss(const std::shared_ptr<ProcessSet>& set, int rank) {
   }
 }
 
-// What others need of this rank arrives before they hear that it leaves. The ranks for which that
-// was in vain.
+// Delivers data that others need from this rank before they learn that it leaves. Returns the ranks
+// for which that failed.
 std::vector<int> Runtime::DeliverTheLast(const std::string& reason) {
   const bool in_order = reason.empty() && inbox_.harm().ok();
   return transport_->AwaitLinks(in_order ? config_.silence_seconds : kCloseSeconds);
@@ -417,10 +422,10 @@ Goodbye Runtime::MakeGoodbye(const std::string& reason, const std::vector<int>& 
   std::string why = reason;
   if (why.empty() && !unreached.empty()) {
     why = "it could not deliver its last data to " + RankList(unreached);
-    Log(LogLevel::kWarning, "while this rank left, " + why);
+    Log(LogLevel::kWarning, "while this rank left the job, " + why);
   }
   Goodbye goodbye = departures_.MakeGoodbye(topology_.rank, why, inbox_.harm());
-  // Nobody may wait for what was executed here and can't come any more.
+  // No rank may wait for data that can't be delivered any more.
   if (!unreached.empty()) return goodbye;
   for (const auto& [id, set] : sets_.all()) {
     const ExecutedUpTo executed = set->executed();
@@ -442,7 +447,7 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
   operation->done.store(true);
   engine_.NotifyDone();
   if (!failed) return;
-  // A join() that failed: the sets where it is pending still would not let this rank go on.
+  // After a failed join(), sets in which it is still pending would block this rank.
   for (const auto& [id, set] : sets_.all()) {
     if (set->HasPending(operation->token)) set->Poison(operation->status);
   }
@@ -450,8 +455,8 @@ void Runtime::Finish(const OperationPtr& operation, Status status) {
 }
 
 void Runtime::FreeShared(std::byte* memory) {
-  // An operation that was abandoned here may go on for a moment on a member that doesn't know yet,
-  // and write into this memory: it must not belong to anybody else by then.
+  // An abandoned operation may continue briefly on a member that has not learned of it yet, and
+  // write into this memory, so the memory must not be reused.
   if (!inbox_.HasLostSet()) transport_->FreeShared(memory);
 }
 
@@ -464,7 +469,7 @@ Result<std::byte*> Runtime::JoinShared(std::span<const int32_t> ranks,
     if (pieces.back() == nullptr) {
       return Status::InvalidArgument("rank " + std::to_string(ranks[i]) + " has no " +
                                      std::to_string(bytes) + " bytes of shared memory at offset " +
-                                     std::to_string(offsets[i]) + " that this rank can reach");
+                                     std::to_string(offsets[i]) + " that this rank can access");
     }
   }
   return JoinMemory(pieces, bytes);

@@ -1,7 +1,7 @@
-// Runtime: one process' part of a job. What the C ABI exposes, and what the engine drives.
+// Runtime: one process's part of a job. The C ABI exposes it, and the engine drives it.
 //
-// User threads enqueue and wait; the engine's owner (see engine.h) executes. Between the two stands
-// the inbox. What is here gives each set its turn, and tells it of losses, frames and operations.
+// User threads enqueue and wait; the engine's owner (see engine.h) executes. The inbox connects the
+// two. The runtime gives each set its turn, and passes losses, frames and operations to it.
 #pragma once
 
 #include <atomic>
@@ -39,8 +39,8 @@ namespace horoscale {
 
 class Runtime final : private Engine::Work, private TransportSink, private SetHost {
  public:
-  // Whether a progress thread drives while nobody waits, or Turn() alone: a simulation of many
-  // ranks in one thread.
+  // kThread: a progress thread drives while no thread waits. kTurns: only Turn() drives, for
+  // simulations of many ranks in one thread.
   enum class Driver { kThread, kTurns };
 
   Runtime(Config config, Topology topology, std::unique_ptr<Transport> transport,
@@ -49,56 +49,58 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
 
   // The following may be called by any thread.
 
-  // Takes an operation whose request, tensors and callback are set. A failed status means that it
-  // was not taken. `will_wait`: a call of Wait() or Notify() follows, so nobody has to be woken.
+  // Enqueues an operation whose request, tensors and callback are set. A failed status means that
+  // it was rejected. `will_wait`: a call of Wait() or Notify() follows, so no thread needs to be
+  // woken.
   Status Enqueue(const OperationPtr& operation, bool will_wait);
 
   // Whether operations of this rank are not done.
   bool IsBusy() const { return inbox_.unfinished() > 0; }
 
-  // Wakes who drives, if he sleeps, for what was enqueued.
+  // Wakes the driving thread, if it sleeps, for enqueued operations.
   void Notify() { engine_.NotifyInput(); }
 
-  // Waits for an operation; kTimeout if it isn't done after `seconds` (negative: no limit).
+  // Waits for an operation; kTimeout if it is not done after `seconds` (negative: no limit).
   Status Wait(const OperationPtr& operation, double seconds);
 
   // Waits until an operation on CUDA tensors is launched, or done; kTimeout otherwise.
   Status WaitLaunched(const OperationPtr& operation, double seconds);
 
-  // Drives once; whether anything moved.
+  // Makes one turn; returns whether there was progress.
   bool Turn() { return engine_.Turn(); }
 
-  // Local, and for good. `reason` empty: a clean end; else what failed, for the peers to name. The
-  // first call does it; others return at once.
+  // Shuts down permanently. Local. An empty `reason` is a normal exit; otherwise it is the failure
+  // that peers report. Only the first call has an effect; others return immediately.
   void Shutdown(const std::string& reason);
 
   const Topology& topology() const { return topology_; }
   std::vector<int> ProcessSetIds() const { return inbox_.SetIds(); }
   std::optional<std::vector<int>> ProcessSetRanks(int id) const { return inbox_.SetRanks(id); }
 
-  // Where MPI's own collectives are used: those of a set of these ranks, which is registered next,
-  // run on a duplicate of a communicator that has exactly these ranks, if all of them call this.
-  // Collective over it; waits for them for START_TIMEOUT at most.
+  // If MPI's own collectives are used, those of the next registered set of these ranks run on a
+  // duplicate of this communicator, which must have exactly these ranks. Collective over it; waits
+  // for at most START_TIMEOUT.
   Status UseCommunicator(std::vector<int> ranks, MpiHandle comm);
 
   Result<std::byte*> AllocateShared(size_t bytes) { return transport_->AllocateShared(bytes); }
   void FreeShared(std::byte* memory);
-  // Such memory as ranks of this host find it by JoinShared(); -1 if it is not (all) such memory.
+  // The offset of such memory for JoinShared() on ranks of this host; -1 unless all of it is such
+  // memory.
   int64_t SharedOffset(const std::byte* memory, size_t bytes) const {
     return transport_->SharedOffset(memory, bytes);
   }
-  // One piece of `bytes` of each of these ranks, side by side: see JoinMemory(). kInvalidArgument
-  // for a piece that this rank can't reach.
+  // Maps one piece of `bytes` of each of these ranks contiguously: see JoinMemory().
+  // kInvalidArgument for a piece that this rank can't access.
   Result<std::byte*> JoinShared(std::span<const int32_t> ranks, std::span<const int64_t> offsets,
                                 size_t bytes) const;
 
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
   std::string MetricsJson();
-  // What lossy encodings have lost of a set's tensors; null: there is no such set. They are asked
-  // for while no operation of the set is pending that has them.
+  // The residuals of lossy encodings for a set's tensors; null if there is no such set. No
+  // operation of the set with residuals may be pending.
   std::shared_ptr<SetResiduals> ResidualsOf(int process_set_id) const;
-  // For how long user threads have waited for operations, until now.
+  // How long user threads have waited for operations so far.
   double WaitingSeconds() const { return waiting_time_.Seconds(); }
 
  private:
@@ -170,24 +172,24 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   TuningLog tuning_log_;
   WaitingTime waiting_time_;
 
-  // By the engine's owner.
+  // Accessed by the engine's owner.
   StepTimes step_times_{waiting_time_};
   SetRegistry sets_;
   SetCreations creations_;
   std::map<uint64_t, OperationPtr> creating_;  // by call
   std::vector<std::shared_ptr<ProcessSet>> active_;
-  std::vector<OperationPtr> input_;          // that is being taken
-  std::vector<OperationPtr> held_removals_;  // of sets with pending operations here
+  std::vector<OperationPtr> input_;          // operations that are being submitted
+  std::vector<OperationPtr> held_removals_;  // removals of sets with pending operations here
   std::vector<std::function<void()>> callbacks_;
   EarlyFrames early_frames_;  // of sets that are not registered here yet
   Departures departures_;
-  std::set<int> unreached_;   // of the lost ones, those that only this rank can't reach
+  std::set<int> unreached_;   // lost ranks that only this rank can't reach
   LaunchOrder launch_order_;  // of all sets' CUDA operations
-  double device_pause_ = 0;   // between two looks at the device
+  double device_pause_ = 0;   // pause between polls of the device
   Probes probes_;
   WaitGraph wait_graph_;     // on rank 0
   OperationPtr join_;        // the last one
-  uint32_t state_requests_;  // that were answered, or made before this
+  uint32_t state_requests_;  // number of requests that were answered, or preceded this runtime
   double next_tick_ = 0;
 
   mutable std::mutex residuals_mutex_;
@@ -197,7 +199,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
 
   std::atomic<bool> has_unsent_{false};
   std::atomic<bool> metrics_wanted_{false};
-  std::atomic<bool> ended_{false};  // shut down, and everything is finished
+  std::atomic<bool> ended_{false};  // shut down, and all operations are finished
 
   Engine engine_;  // last: its thread uses everything above
 };

@@ -1,4 +1,4 @@
-// What the runtime does for the process sets that their members make (core/set_creations.h).
+// Runtime: process sets that their members create (core/set_creations.h).
 #include <algorithm>
 #include <utility>
 
@@ -25,10 +25,10 @@ void Runtime::OnCreationFrame(int from_rank, std::span<const std::byte> payload)
   const Status status = frame.ok() ? creations_.OnFrame(from_rank, *frame) : frame.status();
   if (status.ok()) return;
   Log(LogLevel::kError,
-      "rank " + std::to_string(from_rank) + " sent what can't be: " + status.message());
+      "rank " + std::to_string(from_rank) + " sent an invalid message: " + status.message());
 }
 
-// At the end of the engine's turn: sets fail in the middle of what is being done with them.
+// Called at the end of the engine's turn, because sets may fail while they are in use.
 bool Runtime::StepCreations() {
   std::vector<SetCreations::Step> steps = creations_.TakeSteps();
   for (SetCreations::Step& step : steps) TakeCreationStep(step);
@@ -43,7 +43,7 @@ void Runtime::TakeCreationStep(SetCreations::Step& step) {
       transport_->Send(step.rank, {FrameKind::kCreation, {}}, Encode(step.frame));
       return;
     case Kind::kRegister:
-      // Without a communicator for MPI's own collectives, which all ranks would have to make.
+      // Without a communicator for MPI's own collectives, which all ranks would have to create.
       (void)CreateSet(channel, step.set.ranks, nullptr);
       return;
     case Kind::kDiscard:
@@ -94,10 +94,11 @@ std::string Runtime::DescribeCreation(uint64_t call, const Operation& operation,
   const bool leads = operation.new_set->LowestRank() == topology_.rank;
   return operation.DisplayName() + " has waited for " +
          std::to_string(static_cast<int64_t>(now - operation.enqueued_at)) + " s for " +
-         RankList(missed) + (leads ? "" : ", which has not called it or waits for other members");
+         RankList(missed) +
+         (leads ? "" : ", which has not called it or is waiting for other members");
 }
 
-// Calls that are not joined by all members.
+// Reports calls that not all members have made.
 void Runtime::CheckCreations(double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;

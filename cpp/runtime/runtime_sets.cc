@@ -1,4 +1,4 @@
-// What the runtime does with its process sets: registration and removal.
+// Runtime: registration and removal of process sets.
 #include <algorithm>
 #include <utility>
 
@@ -14,12 +14,12 @@ Result<int64_t> Runtime::Register(const Signature& signature) {
                                                   : RemoveSet(signature.target_set);
 }
 
-// What members have made among themselves does not count: all ranks have to decide alike.
+// Sets that their members created are ignored, because all ranks must decide alike.
 Result<int64_t> Runtime::AddSet(const Signature& signature) {
   const auto existing = sets_.Find(signature.ranks, SetRegistry::Of::kAllRanks);
   if (existing != nullptr && !signature.distinct) {
     return Status::InvalidArgument("a process set of " + RankList(signature.ranks) +
-                                   " exists already: process set " +
+                                   " already exists: process set " +
                                    std::to_string(existing->id()));
   }
   const auto id = static_cast<int64_t>(sets_.Next().process_set);
@@ -41,7 +41,7 @@ std::shared_ptr<ProcessSet> Runtime::CreateSet(ChannelId channel, const std::vec
   return set;
 }
 
-// The one that all ranks of the job make next.
+// Creates the next set of all ranks of the job.
 void Runtime::CreateNextSet(const std::vector<int>& order) {
   const ChannelId channel = sets_.Next();
   std::vector<int> ranks = order;
@@ -54,15 +54,14 @@ void Runtime::CreateNextSet(const std::vector<int>& order) {
     set->Poison(Status::Protocol("rank " + std::to_string(*early.dropped_of) + " sent more than " +
                                  std::to_string(EarlyFrames::kMostBytes) +
                                  " bytes for process set " + std::to_string(set->id()) +
-                                 " before this rank had registered it"));
+                                 " before this rank registered it"));
   }
   for (const auto& [rank, cause] : departures_.lost()) TellLoss(set, rank);
   JoinSet(set);
 }
 
-// A registration has failed here because a rank was lost, and others may have executed it before
-// they lost that rank. Its set is given up, so that it can be used nowhere: they would wait for
-// this rank.
+// A registration has failed here because a rank was lost, but others may have executed it before.
+// The set is poisoned, because its members would wait for this rank.
 void Runtime::AbandonRegistration(const Operation& operation) {
   const Signature& signature = operation.request.signature;
   if (signature.kind == OpKind::kRemoveProcessSet) {
@@ -71,8 +70,8 @@ void Runtime::AbandonRegistration(const Operation& operation) {
     return;
   }
   if (signature.kind != OpKind::kAddProcessSet || operation.new_set != nullptr) return;
-  // Bindings have one registration pending at a time, so that this would have been the next one;
-  // and the global set has failed: there will be no other.
+  // Bindings have at most one pending registration, so this would have been the next set. As the
+  // global set has failed, there will be no other.
   const std::vector<int>& ranks = signature.ranks;
   if (std::find(ranks.begin(), ranks.end(), topology_.rank) != ranks.end()) {
     ProcessSet::SendPoison(*transport_, sets_.Next(), ranks, operation.status);
@@ -97,8 +96,8 @@ Result<int64_t> Runtime::RemoveSet(int id) {
   return int64_t{0};
 }
 
-// Of a set that its members have made nobody else has to know: where it has failed each of them
-// removes it by itself, and tells the others.
+// Sets that their members created are unknown to other ranks: after a failure, each member removes
+// the set alone and notifies the others.
 bool Runtime::IsRemovalOfFailedSet(const Operation& operation) const {
   if (operation.process_set_id == 0 || inbox_.IsClosed() ||
       operation.request.signature.kind != OpKind::kRemoveProcessSet) {

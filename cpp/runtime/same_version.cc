@@ -11,12 +11,12 @@ namespace horoscale {
 namespace {
 
 Status Differ(const std::vector<int>& ranks, std::string_view version, std::string_view of_rank_0) {
-  return Status(StatusCode::kProtocol,
-                RankList(ranks) + (ranks.size() == 1 ? " speaks" : " speak") + " version " +
-                    std::string(version) +
-                    " of horoscale's protocol between ranks, rank 0 version " +
-                    std::string(of_rank_0) + ": install the same horoscale for all ranks",
-                {ranks, -1, ""});
+  return Status(
+      StatusCode::kProtocol,
+      RankList(ranks) + (ranks.size() == 1 ? " speaks" : " speak") + " version " +
+          std::string(version) + " of horoscale's protocol between ranks, rank 0 version " +
+          std::string(of_rank_0) + ": install the same version of horoscale for all ranks",
+      {ranks, -1, ""});
 }
 
 }  // namespace

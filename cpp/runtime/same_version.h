@@ -1,5 +1,5 @@
-// Whether the ranks of a job speak one version of the protocol, asked before anything else is: all
-// of them get an error that names ranks and versions if they don't.
+// Checks before all other communication that the ranks of a job have the same protocol version.
+// Otherwise all of them return an error that names ranks and versions.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace horoscale {
 
-// The versions of all ranks, as each of them knows them.
+// `by_rank` contains the versions of all ranks, and is the same on each.
 Status CheckSameVersion(std::span<const uint32_t> by_rank);
 
 }  // namespace horoscale

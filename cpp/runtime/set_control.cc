@@ -10,10 +10,10 @@
 namespace horoscale {
 namespace {
 
-// Slots are given by the coordinator, whose own limit counts: members accept what it decides.
+// The coordinator assigns slots with its own limit; members accept its decisions.
 constexpr size_t kMemberCacheCapacity = 1'000'000;
 
-// The limit is looked at with each report: the last one before it comes when it is due.
+// The limit is checked with each report, so reports are timed such that one is due at the limit.
 double StallPeriod(const Config& config) {
   const double warning = config.stall_check ? config.stall_warning_seconds : 0;
   const double limit = config.stall_shutdown_seconds;
@@ -37,7 +37,7 @@ CoordinatorOptions OptionsFor(const Config& config, const SetPlace& place, const
   return options;
 }
 
-// What an operation brings of its own, at most as much as a request may have.
+// The size of this rank's input, limited to the maximum of a request.
 int64_t BytesOf(const Operation& operation) {
   int64_t bytes = 0;
   for (const TensorMemory& tensor : operation.tensors) {
@@ -95,10 +95,10 @@ Status SetControl::OnFrame(int from_rank, FrameKind kind, std::span<const std::b
     PassDown(payload);
     return Apply(*entry, now);
   }
-  return Status::Protocol("a frame that is not its to send");
+  return Status::Protocol("it sent a frame that its role does not allow");
 }
 
-// Its reports go the same way, and come after it.
+// The member's reports use the same path, and arrive after it.
 Status SetControl::OnPost(uint32_t member, const Post& post, double now) {
   if (coordinator_) return coordinator_->OnPost(member, post, now);
   if (!aggregator_) return Status::Ok();
@@ -129,7 +129,7 @@ Status SetControl::TakeGroupReport(int from_rank, std::span<const std::byte> pay
   for (const JointReport& part : report->parts) {
     for (const uint32_t member : part.members) {
       if (tree_.GoesThrough(member, child)) continue;
-      return Status::Protocol("a report speaks for members that are not its to speak for");
+      return Status::Protocol("its report contains members of other groups");
     }
   }
   return coordinator_ ? coordinator_->OnReport(*report, now) : aggregator_->OnReport(*report, now);
@@ -194,7 +194,7 @@ Status SetControl::Apply(const PlanEntry& entry, double now) {
   return Status::Ok();
 }
 
-// The coordinator alone knows the limits: the plan says all that follows from them.
+// Only the coordinator knows the limits; the plan contains their consequences.
 void SetControl::Tune(const PlanEntry& entry, double now) {
   if (!limits_.OnEntry(entry, now)) return;
   coordinator_->SetLimits(limits_.Get());

@@ -1,7 +1,7 @@
-// SetControl: a set's control half, which turns what members have submitted into the plan.
+// SetControl: a set's control half, which creates the plan from the members' submissions.
 //
-// Submissions and frames go in, actions come out, in the order of the plan. It reads no tensor and
-// moves no data. Called by the engine's owner.
+// It takes submissions and frames, and produces actions in plan order. It does not access tensors
+// or transfer data. Called by the engine's owner.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace horoscale {
 
-// Takes the plan.
+// Receives the plan.
 class PlanSink {
  public:
   virtual ~PlanSink() = default;
@@ -35,21 +35,21 @@ class SetControl {
   SetControl(Transport& transport, const Config& config, const SetPlace& place,
              SetCounters& counters, SetHost& host, PlanSink& plan);
 
-  // A failed status concerns this operation alone.
+  // A failed status concerns only this operation.
   Status Submit(const Operation& operation);
 
-  // What may be posted instead of reported (set_posts.h).
+  // The member, for operations that may be posted instead of reported (set_posts.h).
   const Member& member() const { return member_; }
   std::optional<Post> TakePost() { return member_.TakePost(); }
   void EndPosted() { (void)member_.EndPosted(); }
 
-  // A failed status, here and below, means that the members don't agree any more.
-  // A member of this host has posted: the coordinator is told.
+  // A member of this host has posted: notifies the coordinator. A failed status, here and below,
+  // means that the members' states have diverged.
   Status OnPost(uint32_t member, const Post& post, double now);
   Status OnFrame(int from_rank, FrameKind kind, std::span<const std::byte> payload, double now);
 
-  // Reports what is new here, passes on what others have reported, and plans what is ready; whether
-  // anything moved.
+  // Sends this rank's reports, forwards those of others, and plans ready operations; returns
+  // whether there was progress.
   Result<bool> Step(double now);
 
   void OnExecuted(uint64_t sequence);
@@ -60,20 +60,20 @@ class SetControl {
     member_.NoteError(name, encoding, error);
   }
 
-  // Whether Step() could do anything without news from outside.
+  // Whether Step() could make progress without external events.
   bool Busy() const { return HoldsReports() || (coordinator_ && coordinator_->HasWork()); }
-  // Whether it holds what other members have said, to be passed on within a millisecond.
+  // Whether it holds reports of other members, which must be forwarded within a millisecond.
   bool HoldsReports() const { return aggregator_ && aggregator_->Deadline(); }
-  // How long it may be left alone.
+  // How long the owner may sleep.
   double MaxSleepSeconds(double now) const;
 
-  // The set has failed: nothing is planned any more.
+  // The set has failed: stops planning.
   void Abandon();
 
   // For watchers.
   bool IsCoordinator() const { return coordinator_.has_value(); }
   uint64_t applied_sequence() const { return member_.applied_sequence(); }
-  // Nothing on other members.
+  // Empty on other members.
   std::vector<StallReport> TakeStallReports(double now);
   std::vector<StallReport> Waiting(size_t most) const;
   // Of each member; empty on other members, whom it is not told.
@@ -99,13 +99,14 @@ class SetControl {
   PlanSink& plan_;
 
   const ReportTree tree_;
-  const int parent_;  // the rank that this one reports to; on the coordinator its own
+  const int parent_;  // the rank that this one reports to; on the coordinator, itself
 
   Member member_;
   SetLimits limits_;  // of the coordinator
   std::optional<Coordinator> coordinator_;
-  std::vector<Lateness::Member> late_;    // of a coordinator that is no more
-  std::optional<Aggregator> aggregator_;  // where others report to this rank, but the coordinator
+  std::vector<Lateness::Member> late_;    // of a coordinator that has ended
+  std::optional<Aggregator> aggregator_;  // if others report to this rank, and it is not the
+                                          // coordinator
 };
 
 }  // namespace horoscale

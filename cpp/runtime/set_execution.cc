@@ -6,12 +6,14 @@
 
 #include "backends/mpi/mpi_collectives.h"
 #include "backends/native/native.h"
+#include "collectives/adasum.h"
+#include "collectives/adasum_stages.h"
 
 namespace horoscale {
 namespace {
 
-// MPI's own operations have to be asked whether they are done: after sleeping for a share of the
-// time that they have taken so far, which bounds what the sleep adds to it.
+// MPI's own operations must be polled. The sleep is a fraction of their time so far, which limits
+// the added latency.
 constexpr double kMpiSleepShare = 0.125;
 constexpr double kLeastMpiSleepSeconds = 50e-6;
 constexpr double kMostMpiSleepSeconds = 1e-3;
@@ -119,8 +121,16 @@ Status SetExecution::StartBucket(const Action& action) {
   fused_->reduction = {action.dtype, common.reduce_op, common.prescale, common.postscale,
                        static_cast<int64_t>(action.divisor)};
   if (common.encoding.IsFor(action.dtype)) fused_->encoding = common.encoding;
-  if (HasRoot(common.kind)) {
+  if (common.reduce_op == ReduceOp::kAdasum) {
+    const auto group = AdasumGroup(place_.ranks, std::max(common.adasum_start_level, 1));
     // Where this rank has joined, nothing of its own has been compared with it.
+    if (!group || common.kind != OpKind::kAllreduce || !HasAdasum(action.dtype)) {
+      return Status::Protocol("there is no such Adasum of this set");
+    }
+    fused_->reduction.group = *group;
+  }
+  if (HasRoot(common.kind)) {
+    // If this rank has joined, the root was not compared with a request of its own.
     if (!place_.Contains(common.root)) return Status::Protocol("the root is not a member");
     fused_->root = place_.IndexOf(common.root);
   }
@@ -177,7 +187,7 @@ Status SetExecution::StartCollective(const Action& action) {
   return Status::Ok();
 }
 
-// Where a lossy encoding keeps what it loses of each piece.
+// Finds the residuals of each piece.
 void SetExecution::FindResiduals(const Action& action) {
   const Encoding& encoding = fused_->encoding;
   if (!encoding.IsLossy() || exchange_->hosts().empty() || !action.absent.empty()) return;
@@ -192,16 +202,15 @@ void SetExecution::FindResiduals(const Action& action) {
   }
 }
 
-// Whether it ends with the device's work. What has failed, and what a joined rank has no tensors
-// in, ends when its turn comes.
+// Whether the action ends with the device's work. Failed actions, and those in which a joined rank
+// has no tensors, end in their turn.
 bool SetExecution::IsLaunched(const Action& action) const {
   return action.type == Action::Type::kExecute && action.common.on_device &&
          std::any_of(action.pieces.begin(), action.pieces.end(),
                      [this](const Piece& piece) { return pending_.Find(piece.token) != nullptr; });
 }
 
-// The device has its work: callers may let their streams wait for it, and the next bucket may
-// follow.
+// The work was submitted: callers' streams may wait for it, and the next bucket may start.
 void SetExecution::OnFrontLaunched() {
   TakeResults(queue_.front(), *fused_);
   for (const Token token : queue_.front().finished) {
@@ -229,7 +238,7 @@ Result<bool> SetExecution::EndLaunched(double now) {
 }
 
 void SetExecution::EndFront(double now) {
-  // The action leaves the queue first: what follows may call back into this set.
+  // Remove the action first, because the following may call back into this set.
   const Action action = std::move(queue_.front());
   queue_.pop_front();
   const std::unique_ptr<FusedOperation> fused = std::move(fused_);

@@ -1,7 +1,7 @@
-// SetExecution: a set's execution half, which runs what is planned, in the order of the plan.
+// SetExecution: a set's execution half, which executes the plan in order.
 //
-// Actions go in; out come the actions that have ended. It decides nothing: all members execute the
-// same. Called by the engine's owner.
+// It takes actions and reports their completion. It makes no decisions: all members execute the
+// same actions. Called by the engine's owner.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ namespace horoscale {
 
 class SetExecution final : public PlanSink {
  public:
-  // Takes what has ended. It may abandon the execution.
+  // Receives finished actions. It may call Abandon().
   class Owner {
    public:
     virtual ~Owner() = default;
-    // `fused`: null where no tensors were moved.
+    // `fused` is null if the action has no tensors.
     virtual void OnEnded(const Action& action, const FusedOperation* fused, double started_at,
                          double now) = 0;
   };
@@ -42,27 +42,27 @@ class SetExecution final : public PlanSink {
   void OnPlanned(Action action, double now) override;
   Status OnStamp(int from_rank, std::span<const std::byte> payload);
 
-  // Advances as far as one chunk; whether anything moved. A failed status: given up half-way.
+  // Makes progress by at most one chunk; returns whether there was any. A failed status means that
+  // an operation was abandoned.
   Result<bool> Step(double now);
 
   bool Busy() const { return !queue_.empty() || !device_.empty(); }
-  // How long it may be left alone: an operation that MPI itself runs wakes nobody when it ends.
+  // How long the owner may sleep: the completion of an operation that MPI runs does not wake it.
   double MaxSleepSeconds(double now) const;
-  // Whether the device is at work, of which nothing but polling tells.
+  // Whether the device is executing operations, whose completion must be polled.
   bool WaitsForDevice() const {
     return HasLaunched() || (collective_ && queue_.front().common.on_device);
   }
   bool HasLaunched() const { return !device_.empty(); }
 
-  // The set has failed: nothing more is started. Messages may be at work on its device.
+  // The set has failed: starts nothing more. Messages may still be executing on its device.
   void Abandon(bool has_messages_at_work);
-  // After that. Operations whose tensors a kernel may still write to end with the kernel: their
-  // memory is the caller's again from then on. Whether anything was still at work is forgotten by
-  // Forget().
+  // After Abandon(): whether the device has finished. Operations whose tensors a kernel may still
+  // write to are finished only after the kernel, because then their memory returns to the caller.
   bool IsOver(double now) const { return device_.IsOver(now); }
   void Forget() { device_.Clear(); }
-  // The set's lane on its device, where NCCL carries what is launched there, and all that this set
-  // and the global one will launch has a place in the launch order; else null.
+  // The set's lane on its device, if it uses NCCL and all later launches of this set and the global
+  // one have a position in the launch order; otherwise null.
   const DeviceLane* LaneInOrder() const {
     const DeviceLane* const lane = device_.lane();
     const bool is_ready = lane != nullptr && lane->CanLaunch();
@@ -75,12 +75,13 @@ class SetExecution final : public PlanSink {
   const Exchange* exchange() const { return exchange_.get(); }
   const std::shared_ptr<SetResiduals>& residuals() const { return residuals_; }
 
-  // For watchers: what runs here, and what the device or this rank is at work for; null: nothing.
+  // For watchers: the action that runs on this rank, and the action that the device or this rank is
+  // executing; null if there is none.
   const Action* Running() const { return collective_ ? &queue_.front() : nullptr; }
   const Action* AtWork() const { return device_.empty() ? Running() : &device_.front().action; }
   double started_at() const { return started_at_; }
   double progressed_at() const { return progressed_at_; }
-  // Of the last action that has ended here.
+  // The sequence number of the last finished action.
   uint64_t ended_sequence() const { return ended_sequence_; }
 
  private:
@@ -105,7 +106,7 @@ class SetExecution final : public PlanSink {
 
   const std::shared_ptr<SetResiduals> residuals_;
 
-  std::deque<Action> queue_;            // front: running if fused_ or collective_ are set
+  std::deque<Action> queue_;            // the front is running if fused_ or collective_ is set
   std::unique_ptr<Exchange> exchange_;  // opened by the first operation that moves data
   std::unique_ptr<FusedOperation> fused_;
   std::unique_ptr<Collective> collective_;
@@ -113,7 +114,7 @@ class SetExecution final : public PlanSink {
   LaunchStamps stamps_;
   DeviceQueue device_;
   double started_at_ = 0;
-  double progressed_at_ = 0;  // of what is running, as the next
+  double progressed_at_ = 0;  // of the running action, like the next
   uint64_t ended_sequence_ = 0;
   bool abandoned_ = false;
 };

@@ -1,4 +1,4 @@
-// SetLimits: how much a set's coordinator may put into one bucket, and plan ahead.
+// SetLimits: the current limits of a set's coordinator for buckets and credit.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,10 @@
 
 namespace horoscale {
 
-// What the user has set, as an autotuner varies it where one is asked for, bounded by the pace of
-// the network.
+// The user's limits, varied by an autotuner if enabled, and bounded by the pace of the network.
 class SetLimits {
  public:
-  // `tuned`: whether an autotuner looks for better ones.
+  // `tuned`: whether an autotuner searches for better limits.
   SetLimits(const Config& config, bool tuned);
 
   Limits Get() const;
@@ -25,7 +24,7 @@ class SetLimits {
   bool OnEntry(const PlanEntry& entry, double now);
   bool OnExecuted(int64_t bytes, double seconds) { return pace_.OnExecuted(bytes, seconds); }
 
-  // What the autotuner has found out since it was asked before.
+  // The autotuner's records since the last call.
   std::vector<Autotuner::Record> TakeRecords();
 
  private:

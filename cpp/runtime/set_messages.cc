@@ -15,13 +15,13 @@ namespace {
 
 using FrameType = MessageFrame::Type;
 
-// What is read at once: other sets have their turn in between.
+// Maximum size of one read, so that other sets get their turn.
 constexpr uint64_t kPieceBytes = 1 << 20;
-// Of one peer, coming by frames at a time.
+// Maximum number of messages of one peer that arrive in frames concurrently.
 constexpr uint32_t kMaxComing = 4;
-// To this rank itself, of one step.
+// Maximum number of frames to this rank itself per step.
 constexpr size_t kMaxLoopback = 64;
-// After a failure: a copy ends as soon as the caller's stream has come to it.
+// Limit after a failure; a copy ends when the caller's stream has reached it.
 constexpr double kCopySeconds = 10;
 
 }  // namespace
@@ -93,7 +93,7 @@ void SetMessages::Announce(const OperationPtr& operation) {
   MessageFrame frame;
   frame.number = peer.next_number++;
   frame.envelope = message.envelope;
-  // NCCL carries it: the host has no bytes of it, whatever could be sent at once.
+  // NCCL transfers it: the host has no copy that could be sent eagerly.
   const bool is_at_device = IsOnDevice(*operation) && !message.copy;
   if (!is_at_device && peer.credit.Take(bytes)) {
     frame.type = FrameType::kEager;
@@ -139,8 +139,8 @@ void SetMessages::Take(const OperationPtr& operation, ArrivedMessage message) {
   reading_.push_back(key);
 }
 
-// The message of a view, where its sender has it; it stays there until it is released. False if it
-// can't be seen from here.
+// Accesses the message of a view in its sender's memory, until it is released. Returns false if it
+// is not accessible.
 bool SetMessages::See(IncomingEntry incoming) {
   const auto& [peer, number] = incoming->first;
   Message& message = *incoming->second.operation->message;
@@ -156,8 +156,8 @@ bool SetMessages::See(IncomingEntry incoming) {
   return true;
 }
 
-// Ends when the sender has confirmed that the message was its own until then. The view may be of a
-// set that was here before and had the same id.
+// Ends when the sender has confirmed that the message was valid until then. The view may belong to
+// an earlier set with the same ID.
 void SetMessages::Release(const OperationPtr& operation) {
   const OperationPtr view = operation->message->released;
   Message& seen = *view->message;
@@ -167,12 +167,12 @@ void SetMessages::Release(const OperationPtr& operation) {
     return End(operation, Status::Ok());
   }
   operation->started_at = MonotonicSeconds();
-  operation->message->peer = found->first.first;  // also where the view was of any rank
+  operation->message->peer = found->first.first;  // also if the view was received from any rank
   found->second.operation = operation;
   TellTaken(found);
 }
 
-// Whether it counts the sender says then: it may have given the message up meanwhile.
+// The sender then confirms whether the data is valid: it may have abandoned the message meanwhile.
 void SetMessages::TellTaken(IncomingEntry incoming) {
   incoming->second.told = true;
   MessageFrame frame;
@@ -182,7 +182,7 @@ void SetMessages::TellTaken(IncomingEntry incoming) {
   Send(incoming->first.first, frame);
 }
 
-// Otherwise both are told, and nobody else.
+// Otherwise only the two ranks fail.
 bool SetMessages::Agrees(const OperationPtr& operation, int peer, uint64_t number,
                          const Envelope& envelope) {
   const Envelope& wanted = operation->message->envelope;
@@ -205,7 +205,7 @@ void SetMessages::ReceiveEager(const OperationPtr& operation, int peer, uint64_t
   Deliver(operation);
 }
 
-// Of the message whose turn it is.
+// Reads a piece of the message whose turn it is.
 void SetMessages::ReadPiece() {
   const Key key = reading_.front();
   const int peer = key.first;
@@ -249,7 +249,7 @@ bool SetMessages::Read(int peer, const Incoming& incoming, std::span<std::byte> 
          transport_.ReadMemory(peer, source.place, into);
 }
 
-// Where a part of a message lies in this process; null if it doesn't.
+// The address of a part of a message in this process; null if it is not accessible.
 const std::byte* SetMessages::AddressOf(int peer, const MessageSource& source,
                                         uint64_t bytes) const {
   if (source.kind == MessageSource::Kind::kShared) {
@@ -304,17 +304,17 @@ void SetMessages::EndReceive(IncomingEntry incoming) {
 
 // ------------------------------------------------------------------ the end
 
-// Why a send or a receive can't be, now that others have left; null if it can.
+// Why a send or receive is impossible after members have left; null if it is possible.
 const Status* SetMessages::WhyNot(const Operation& operation) {
   if (left_.empty()) return nullptr;
   const Message& message = *operation.message;
   if (const auto peer = left_.find(message.peer); peer != left_.end()) return &peer->second;
-  // Those that are left have no order of launches.
+  // The remaining members have no launch order.
   if (IsOnDevice(operation)) return &left_.at(last_left_);
   return message.peer == kAnyPeer ? WhyNotOfAny(message.envelope) : nullptr;
 }
 
-// It may be the one that left that was to send.
+// The member that left may have been the expected sender.
 const Status* SetMessages::WhyNotOfAny(const Envelope& envelope) {
   if (mailbox_.HasKeptOfAny(envelope.channel, envelope.tag)) return nullptr;
   const bool is_told = !told_.emplace(envelope.channel, envelope.tag).second;

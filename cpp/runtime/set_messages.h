@@ -1,19 +1,19 @@
 // SetMessages: the sends and receives of one process set on this rank, from enqueue to completion.
-// Which receive takes which message is the mailbox's business; this moves the bytes.
+// The mailbox matches receives and messages; this class transfers the data.
 //
-// A small message comes with its envelope. The bytes of an offered one are read by its receiver
-// where they lie, if it can reach them: in this process, in shared memory, in the memory of a
-// process of this host; there the sender helps (set_messages_staging.cc). Otherwise it asks for
-// them in frames, of which a bounded number is under way. A view takes nothing: it sees the message
-// at its sender's, who has it back when the view is released.
+// A small message is sent with its envelope. The receiver of an offered message reads it in place
+// if it can access it: in this process, in shared memory, or in the private memory of a process on
+// this host, where the sender helps (set_messages_staging.cc). Otherwise it requests the data in
+// frames, of which a bounded number is in flight. A view does not copy: it accesses the message in
+// the sender's memory, which is returned to the sender when the view is released.
 //
-// A large message between CUDA tensors is carried by NCCL where that has a place in the launch
-// order (message_launches.h). Any other CUDA tensor goes through pinned memory: a send is copied
-// there before it is announced, and holds back those behind it that have its tag; a receive has
-// room there when its message comes, and is launched when all of it has. Such a copy ends by
-// itself, also when the set has failed.
+// NCCL transfers a large message between CUDA tensors if it has a position in the launch order
+// (message_launches.h). All other CUDA tensors go through pinned memory. A send is copied there
+// before it is announced, and delays later sends with the same tag. A receive gets pinned memory
+// when its message arrives, and is launched when the message is complete. Such a copy completes
+// even if the set has failed.
 //
-// Called by the engine's owner; nothing blocks.
+// Called by the engine's owner; no function blocks.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class SetMessages {
  public:
   using Finish = std::function<void(const OperationPtr& operation, const Status& status)>;
 
-  // `launched` is called when a message of a CUDA tensor is.
+  // `launched` is called when a message of a CUDA tensor is launched.
   SetMessages(Transport& transport, const SetPlace& place, MessageLaunches& launches, Finish finish,
               std::function<void()> launched)
       : transport_(transport),
@@ -53,67 +53,69 @@ class SetMessages {
         finish_(std::move(finish)),
         launched_(std::move(launched)) {}
 
-  // Takes a send or a receive, which the next step begins.
+  // Adds a send or a receive, which the next step starts.
   void Submit(OperationPtr operation);
-  // kProtocol: a frame that can't be.
+  // kProtocol for an invalid frame.
   Status OnFrame(int from_rank, std::span<const std::byte> bytes);
-  // Advances as far as one piece; whether anything moved. kProtocol as OnFrame().
+  // Makes progress by at most one piece; returns whether there was any. kProtocol as for OnFrame().
   Result<bool> Step();
 
   bool Busy() const { return !pending_.empty() || !loopback_.empty(); }
-  // What is not done, by age.
+  // Unfinished operations, by age.
   const std::map<Token, OperationPtr>& pending() const { return pending_; }
-  // Messages that came and nobody has asked for.
+  // The number of unexpected messages.
   size_t num_kept() const { return mailbox_.num_kept(); }
 
-  // NCCL has given it to the device.
+  // NCCL has submitted the message to the device.
   void OnLaunched(const OperationPtr& operation);
-  // Whether a device is at work, of which nothing but polling tells; whether for callers whose
-  // streams may wait for it; and whether on the set's lane.
+  // Whether a device is executing work whose completion must be polled; whether callers' streams
+  // may wait for it; and whether it is on the set's lane.
   bool WaitsForDevice() const { return !at_device_.empty() || !launches_.empty(); }
   bool HasLaunched() const;
   bool UsesLane() const;
 
   bool HasDeviceTensors() const;
 
-  // The peer has left in good order, and no CUDA tensor is pending: ends what is pending with it,
-  // and receives of any that have no message. With the others messages of the host go on. A receive
-  // of any that comes later ends so too, the first of its tag: its caller has to know. If he calls
-  // again, it is of those that are left.
+  // The peer has left normally, and no CUDA tensor is pending. Finishes pending operations with it,
+  // and receives from any peer that have no message. Messages of host memory continue with the
+  // other members. The first later receive from any peer with each tag also fails, to notify its
+  // caller; further ones wait for the remaining members.
   void Leave(int peer, const Status& cause);
   bool HasLeft(int peer) const { return left_.contains(peer); }
-  // The set has failed: ends what is pending, except what a device copies. What has come as a whole
-  // can still be received.
+  // The set has failed: finishes pending operations, except those that a device is copying.
+  // Completely received messages can still be matched.
   void Fail(const Status& cause);
-  // What comes after that: a receive ends with what has come, or with `cause`, as all else does.
+  // For operations after a failure: a receive returns a received message if there is one; all other
+  // operations fail with `cause`.
   void ReceiveWhatCame(const OperationPtr& operation, const Status& cause);
-  // After that, or after one has left: ends what has been copied meanwhile, what NCCL has when the
-  // set's lane has ended, and all after some seconds; whether anything was.
+  // After a failure or the departure of a member: finishes operations whose copies are complete,
+  // those of NCCL when the set's lane has ended, and all after some seconds; returns whether it
+  // finished any.
   bool StepFailed(double now, bool has_lane_ended);
 
  private:
   using Key = std::pair<int, uint64_t>;  // peer, number
-  // An offered message, at its sender.
+  // An offered message, on its sender.
   struct Outgoing {
     OperationPtr operation;
-    bool has_area = false;   // offered with one
+    bool has_area = false;   // whether it was offered with a staging area
     bool by_frames = false;  // asked for
     uint64_t sent = 0;
     uint64_t taken = 0;
-    uint32_t use = 0;  // of the area, once it is wanted
+    uint32_t use = 0;  // use of the area, when it is requested
   };
-  // An offered message that has found its receive.
+  // An offered message that has matched its receive.
   struct Incoming {
-    OperationPtr operation;  // null: of a view, until that is released
+    OperationPtr operation;  // null for a view until it is released
     MessageSource source;
     uint64_t bytes = 0;
     bool by_frames = false;
     bool by_nccl = false;
-    bool told = false;  // that it was read, or seen
+    bool told = false;  // whether the sender knows that it was read or viewed
     uint64_t taken = 0;
     const Operation* view = nullptr;  // that sees it
     std::unique_ptr<StagingAreas::Incoming> staged = nullptr;
-    int64_t waits_since_ns = 0;  // for what its sender is staging; 0: doesn't
+    int64_t waits_since_ns = 0;  // waiting for its sender's staging since; 0: not waiting
   };
   struct Peer {
     explicit Peer(const EagerLimits& bounds) : limits(bounds), credit(bounds) {}
@@ -121,12 +123,12 @@ class SetMessages {
     EagerLimits limits;
     EagerCredit credit;
     uint64_t next_number = 1;
-    uint32_t offers = 0;               // not answered
-    std::deque<OperationPtr> held;     // sends that may not be offered yet, and those behind them
-    const Incoming* staged = nullptr;  // of it, under way
-    std::deque<uint64_t> unstaged;     // wait for its end
-    uint32_t coming = 0;               // by frames
-    std::deque<uint64_t> uncleared;    // to come by frames when another one has come
+    uint32_t offers = 0;               // unanswered offers
+    std::deque<OperationPtr> held;     // sends that may not be offered yet, and later ones
+    const Incoming* staged = nullptr;  // the current staged message of the peer
+    std::deque<uint64_t> unstaged;     // messages that wait for its end
+    uint32_t coming = 0;               // number of messages that are arriving in frames
+    std::deque<uint64_t> uncleared;    // messages to request in frames when another one is complete
   };
 
   using Stream = std::tuple<int, uint8_t, int64_t>;  // of messages: receiver, channel, tag
@@ -208,19 +210,21 @@ class SetMessages {
   std::map<int, Peer> peers_;
   std::map<Key, Outgoing> outgoing_;
   std::map<Key, Incoming> incoming_;
-  std::deque<Key> reading_;    // of them, by turns; not what waits for another one
-  std::map<int, int> served_;  // outgoing ones that are staged, by peer
-  std::deque<std::vector<std::byte>> loopback_;  // frames to this rank itself
+  std::deque<Key> reading_;    // messages that are read in turns, without those that wait for
+                               // another one
+  std::map<int, int> served_;  // number of staged outgoing messages, by peer
+  std::deque<std::vector<std::byte>> loopback_;  // frames from this rank to itself
 
   MessageCopies copies_;
   std::vector<OperationPtr> at_device_;  // of the pending ones
-  // Sends whose turn comes when those before them have been copied.
+  // Sends that wait until earlier ones have been copied.
   std::map<Stream, std::deque<OperationPtr>> copied_out_;
-  std::map<int, Status> left_;                  // why they have, by peer
+  std::map<int, Status> left_;                  // reasons of departures, by peer
   int last_left_ = -1;                          // of them
-  std::set<std::pair<uint8_t, int64_t>> told_;  // of that: channels and tags of receives of any
+  std::set<std::pair<uint8_t, int64_t>> told_;  // channels and tags whose receives from any peer
+                                                // were notified
   std::optional<Status> failure_;
-  double give_up_at_ = 0;        // what is copied then
+  double give_up_at_ = 0;        // when to stop waiting for copies
   bool has_lane_ended_ = false;  // after a failure
 };
 

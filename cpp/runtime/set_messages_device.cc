@@ -1,4 +1,4 @@
-// SetMessages: what is done for CUDA tensors, by copies from and to the host or by NCCL.
+// SetMessages: CUDA tensors, by copies from and to the host or by NCCL.
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -24,8 +24,8 @@ SetMessages::Stream SetMessages::StreamOf(const Operation& operation) {
   return {message.peer, message.envelope.channel, message.envelope.tag};
 }
 
-// Messages of one tag are announced in the order in which they were sent, those of others
-// meanwhile: what one stream of the caller's waits for may be what they bring about.
+// Messages with the same tag are announced in order; those with other tags are not delayed, because
+// the work on a caller's stream may depend on them.
 void SetMessages::BeginSend(const OperationPtr& operation) {
   const Message& message = *operation->message;
   const bool is_carried =
@@ -55,7 +55,7 @@ Status SetMessages::CopyToHost(const OperationPtr& operation) {
   return Status::Ok();
 }
 
-// What its receiver waits for can't be copied: both ends end so, and nothing else.
+// The message can't be copied: only the send and the receive fail.
 void SetMessages::Withdraw(OutgoingEntry outgoing, const Status& cause) {
   const auto& [peer, number] = outgoing->first;
   const std::string_view reason = std::string_view(cause.message()).substr(0, kMaxReasonBytes);
@@ -67,7 +67,7 @@ void SetMessages::Withdraw(OutgoingEntry outgoing, const Status& cause) {
   EndSend(outgoing, cause);
 }
 
-// All of the message has come.
+// The message is complete.
 void SetMessages::Deliver(const OperationPtr& operation) {
   if (!IsOnDevice(*operation)) return End(operation, Status::Ok());
   Message& message = *operation->message;
@@ -95,12 +95,12 @@ bool SetMessages::UsesLane() const {
                      [](const OperationPtr& operation) { return operation->message->by_nccl; });
 }
 
-// Kernels of a communicator that fails end too: whether it has failed is asked after how far the
-// device is.
+// Kernels of a failing communicator end too, so check for failures after querying the device's
+// progress.
 Result<bool> SetMessages::StepDevice() {
   std::vector<std::pair<OperationPtr, Status>> ended;
   for (const OperationPtr& operation : at_device_) {
-    // NCCL may launch what it has begun with until its communicator has been aborted.
+    // NCCL may launch started operations until its communicator has been aborted.
     if (failure_ && operation->message->by_nccl && !has_lane_ended_) continue;
     const CudaEventPtr& finished = operation->on_device->finished;
     const auto is_done = finished == nullptr ? Result<bool>(true) : finished->IsDone();
@@ -118,7 +118,7 @@ Result<bool> SetMessages::StepDevice() {
 Status SetMessages::OnDeviceDone(const OperationPtr& operation, const Status& status) {
   const Message& message = *operation->message;
   if (!message.is_send || message.by_nccl || failure_) {
-    // What was copied had come in full before.
+    // Copied messages had arrived completely.
     const bool is_lost = failure_ && (message.is_send || message.by_nccl);
     End(operation, is_lost ? *failure_ : status);
     return Status::Ok();
@@ -148,7 +148,7 @@ void SetMessages::AnnounceCopied(const Stream& stream) {
   if (sends.empty()) copied_out_.erase(found);
 }
 
-// The message has found its receive, and both tensors are where NCCL reaches them.
+// The message has matched its receive, and NCCL can access both tensors.
 void SetMessages::Propose(IncomingEntry incoming) {
   const auto& [peer, number] = incoming->first;
   incoming->second.by_nccl = true;
@@ -163,7 +163,7 @@ Status SetMessages::OnProposed(OutgoingEntry outgoing, uint64_t stamp) {
   const auto [peer, number] = outgoing->first;
   const OperationPtr operation = outgoing->second.operation;
   if (operation->message->copy || !launches_.CanCarry(*operation, peer)) {
-    return Status::Protocol("it wants a message by NCCL that was not offered so");
+    return Status::Protocol("it requested a message over NCCL that was not offered over NCCL");
   }
   const MessageLaunches::Id id{transport_.rank(), peer, number};
   MessageFrame frame;
@@ -180,7 +180,9 @@ Status SetMessages::OnProposed(OutgoingEntry outgoing, uint64_t stamp) {
 
 Status SetMessages::OnAgreed(IncomingEntry incoming, uint64_t stamp) {
   const auto [peer, number] = incoming->first;
-  if (!incoming->second.by_nccl) return Status::Protocol("it launches what was not proposed");
+  if (!incoming->second.by_nccl) {
+    return Status::Protocol("it launches a message that was not proposed");
+  }
   const OperationPtr operation = std::move(incoming->second.operation);
   incoming_.erase(incoming);
   operation->result = peer;

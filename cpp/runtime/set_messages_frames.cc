@@ -1,4 +1,4 @@
-// SetMessages: what the other members' frames mean.
+// SetMessages: handlers of other members' frames.
 #include <cstring>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 
 using FrameType = MessageFrame::Type;
 
-// Under way of one message.
+// Bytes of one message in flight.
 constexpr uint64_t kWindowBytes = 8 * kMaxDataFrameBytes;
 
 }  // namespace
@@ -84,11 +84,12 @@ Status SetMessages::OnArrival(int from_rank, const MessageFrame& frame) {
 
 Status SetMessages::OnAnswer(int from_rank, const MessageFrame& frame) {
   const auto found = outgoing_.find({from_rank, frame.number});
-  if (found == outgoing_.end())
-    return Status::Protocol("an answer to a message that isn't offered");
+  if (found == outgoing_.end()) {
+    return Status::Protocol("it answered a message that was not offered");
+  }
   if (frame.type == FrameType::kTaken) return OnTaken(found, frame.bytes);
   Outgoing& outgoing = found->second;
-  if (outgoing.by_frames) return Status::Protocol("it wants a message twice");
+  if (outgoing.by_frames) return Status::Protocol("it requested a message twice");
   if (frame.type == FrameType::kPropose) return OnProposed(found, frame.stamp);
   if (frame.type == FrameType::kStage) return OnStage(found, frame.use);
   StopStaging(from_rank, outgoing);
@@ -112,7 +113,7 @@ Status SetMessages::OnTaken(OutgoingEntry found, uint64_t bytes) {
   // What is being copied from a device has not been sent.
   const bool is_to_come = outgoing.by_frames && outgoing.operation->message->at_device;
   if (bytes < least || bytes > most || is_to_come) {
-    return Status::Protocol("it took what it did not get");
+    return Status::Protocol("it acknowledged data that was not sent to it");
   }
   outgoing.taken = bytes;
   if (outgoing.by_frames) {
@@ -135,7 +136,9 @@ Status SetMessages::OnTaken(OutgoingEntry found, uint64_t bytes) {
 Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
   const auto found = outgoing_.find({from_rank, frame.number});
   if (found != outgoing_.end()) {
-    if (found->second.by_frames) return Status::Protocol("it refuses what it has asked for");
+    if (found->second.by_frames) {
+      return Status::Protocol("it refused a message that it had requested");
+    }
     const OperationPtr& operation = found->second.operation;
     EndSend(found, Mismatch(operation, from_rank, transport_.rank(), frame.envelope,
                             operation->message->envelope));
@@ -143,12 +146,12 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
     return Status::Ok();
   }
   if (frame.number == 0 || frame.number >= PeerAt(from_rank).next_number) {
-    return Status::Protocol("it refuses a message that was not sent");
+    return Status::Protocol("it refused a message that was not sent");
   }
   // A small one: its send is done.
   Log(LogLevel::kWarning, "a message to rank " + std::to_string(from_rank) + ", tag " +
                               std::to_string(frame.envelope.tag) + ", on process set " +
-                              std::to_string(place_.id()) + " could not be received there: rank " +
+                              std::to_string(place_.id()) + " was not received: rank " +
                               std::to_string(from_rank) + " receives " + Describe(frame.envelope));
   return Status::Ok();
 }
@@ -160,11 +163,11 @@ Status SetMessages::OnContent(int from_rank, const MessageFrame& frame) {
   }
   const bool is_confirmed = frame.type == FrameType::kConfirmed;
   if (found == incoming_.end() || found->second.by_frames == is_confirmed) {
-    return Status::Protocol("the content of a message that was not asked for");
+    return Status::Protocol("it sent data of a message that was not requested");
   }
   if (frame.type == FrameType::kWithdrawn) return OnWithdrawn(found, frame);
   if (!is_confirmed) return OnData(found, frame);
-  if (!found->second.told) return Status::Protocol("it confirms what was not read");
+  if (!found->second.told) return Status::Protocol("it confirmed a message that was not read");
   EndReceive(found);
   return Status::Ok();
 }
@@ -174,7 +177,9 @@ Status SetMessages::OnData(IncomingEntry found, const MessageFrame& frame) {
   Incoming& incoming = found->second;
   const Message& message = *incoming.operation->message;
   const uint64_t left = message.envelope.bytes - incoming.taken;
-  if (frame.payload.size() > left) return Status::Protocol("a message longer than it was said");
+  if (frame.payload.size() > left) {
+    return Status::Protocol("it sent a message that is larger than announced");
+  }
   std::memcpy(message.place() + incoming.taken, frame.payload.data(), frame.payload.size());
   incoming.taken += frame.payload.size();
   incoming.operation->started_at = MonotonicSeconds();
@@ -189,10 +194,12 @@ Status SetMessages::OnData(IncomingEntry found, const MessageFrame& frame) {
   return Status::Ok();
 }
 
-// It was asked for, and nothing of it has come: this receive alone ends so.
+// It was requested, and no data has arrived: only this receive fails.
 Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) {
   const int from_rank = found->first.first;
-  if (found->second.taken > 0) return Status::Protocol("it withdraws what it has begun to send");
+  if (found->second.taken > 0) {
+    return Status::Protocol("it withdrew a message that it had begun to send");
+  }
   const OperationPtr operation = std::move(found->second.operation);
   incoming_.erase(found);
   const std::string reason(reinterpret_cast<const char*>(frame.payload.data()),

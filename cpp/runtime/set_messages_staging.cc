@@ -1,4 +1,4 @@
-// SetMessages: large messages in private memory that both ranks copy at once
+// SetMessages: large messages in private memory that both ranks copy concurrently
 // (transport/memory/staging.h).
 #include <utility>
 
@@ -9,11 +9,11 @@
 namespace horoscale {
 namespace {
 
-// Of a message in one step: other sets have their turn in between.
+// Bytes of a message per step, so that other sets get their turn.
 constexpr uint64_t kStepBytes = 256 << 10;
-// A sender takes less for a piece, unless it has lost its core.
+// A sender needs less time for a piece, unless it has lost its core.
 constexpr int64_t kPatienceNs = 20'000;
-// Read at once; and what holds up others for so long that they don't wait for it.
+// Shorter messages are read in one step; others do not wait for the end of longer ones.
 constexpr uint64_t kBriefBytes = 1 << 20;
 constexpr uint64_t kLongBytes = 4 << 20;
 
@@ -36,7 +36,7 @@ Status SetMessages::OnStage(OutgoingEntry found, uint32_t use) {
   const auto& [peer, number] = found->first;
   Outgoing& outgoing = found->second;
   if (!outgoing.has_area || outgoing.use != 0 || use == 0) {
-    return Status::Protocol("it wants a message staged that was not offered so");
+    return Status::Protocol("it requested a staged message that was not offered as such");
   }
   const Message& message = *outgoing.operation->message;
   outgoing.use = use;
@@ -46,7 +46,7 @@ Status SetMessages::OnStage(OutgoingEntry found, uint32_t use) {
   return Status::Ok();
 }
 
-// Before its caller has the memory back.
+// Called before its memory returns to the caller.
 void SetMessages::StopStaging(int peer, Outgoing& outgoing) {
   if (outgoing.use == 0) return;
   transport_.StagingWith(peer)->Stop(peer, std::exchange(outgoing.use, 0));
@@ -54,8 +54,8 @@ void SetMessages::StopStaging(int peer, Outgoing& outgoing) {
   if (--served_[peer] == 0) served_.erase(peer);
 }
 
-// Where this rank has nothing to read itself: what it would stage its receiver reads meanwhile, in
-// less time than both of them need for it.
+// Only if this rank has nothing to read itself; otherwise its receiver reads the data in less time
+// than both would need for staging.
 bool SetMessages::StepStaging() {
   bool moved = false;
   for (const auto& [peer, count] : served_) moved |= transport_.StagingWith(peer)->Step(peer);
@@ -64,8 +64,8 @@ bool SetMessages::StepStaging() {
 
 // ------------------------------------------------------------------ the receiver
 
-// Those behind one of the same peer wait for its end, rather than be read alone; but none that is
-// over at once waits for one that takes long.
+// Messages after a staged one of the same peer wait for its end instead of being read without help;
+// but short messages do not wait for long ones.
 bool SetMessages::WaitsForStaged(IncomingEntry entry) {
   const auto& [peer, number] = entry->first;
   const Incoming& incoming = entry->second;
@@ -77,7 +77,7 @@ bool SetMessages::WaitsForStaged(IncomingEntry entry) {
   return true;
 }
 
-// Whether the message comes so; else it is read by this rank alone.
+// Returns whether the message is staged; otherwise this rank reads it alone.
 bool SetMessages::BeginStaged(IncomingEntry entry) {
   const auto& [peer, number] = entry->first;
   Incoming& incoming = entry->second;
@@ -107,7 +107,7 @@ void SetMessages::EndStaged(IncomingEntry entry) {
   ReadNext(peer);
 }
 
-// What has waited for one that is staged.
+// Continues the messages that have waited for a staged one.
 void SetMessages::ReadNext(int peer) {
   std::deque<uint64_t>& unstaged = PeerAt(peer).unstaged;
   if (unstaged.empty()) return;
@@ -115,7 +115,7 @@ void SetMessages::ReadNext(int peer) {
   unstaged.pop_front();
 }
 
-// Some pieces, of either sort; false if they can't be read.
+// Copies some staged or unstaged pieces; returns false if they can't be read.
 bool SetMessages::ReadStaged(int peer, Incoming& incoming) {
   StagingReader& reader = incoming.staged->reader;
   const Message& message = *incoming.operation->message;
@@ -123,7 +123,7 @@ bool SetMessages::ReadStaged(int peer, Incoming& incoming) {
     if (const size_t taken = reader.TakeStaged(); taken > 0) {
       moved += taken;
       incoming.waits_since_ns = 0;
-      // It has gone to sleep if its cells were full for long.
+      // The sender sleeps if its cells were full for a long time.
       if (reader.LeavesSome()) transport_.Ring(peer);
       continue;
     }

@@ -1,4 +1,4 @@
-// SetPlace: which process set it is, and which of its members this rank is.
+// SetPlace: identifies a process set, and this rank's place in it.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@ struct SetPlace {
         self(IndexOf(this_rank)) {}
 
   const ChannelId channel;
-  const std::vector<int> order;           // global ranks, as users count them
-  const std::vector<int> ranks;           // the same sorted, as everything else does
-  const std::vector<uint32_t> positions;  // in order, by index in ranks; empty: the same
-  const int rank;                         // this one, also where it is no member
+  const std::vector<int> order;           // global ranks in the users' order
+  const std::vector<int> ranks;           // the same, sorted; used everywhere else
+  const std::vector<uint32_t> positions;  // index in `order` by index in `ranks`; empty: identical
+  const int rank;                         // this rank, even if it is not a member
   const uint32_t self;                    // its index in ranks, if it is one
 
   int id() const { return static_cast<int>(channel.process_set); }

@@ -11,11 +11,12 @@
 namespace horoscale {
 namespace {
 
-// Every member of a host sends to every other one or to its speaker, every host to every other one:
-// beyond this many of either a coordinator has less to do.
+// Maximum number of members per host, and of hosts: every member sends to every other member or to
+// its speaker, and every host to every other host. Beyond this, a coordinator needs fewer messages.
 constexpr size_t kMost = 16;
 
-// What a network carries in the two hops that a post between hosts spares (docs/algorithms.md).
+// Bytes that a network transfers in the time of the two hops that a post between hosts saves
+// (docs/algorithms.md).
 constexpr int64_t kTwoHopsBytes = 32 * 1024;
 
 // H hosts that send each other everything send (H-1) (H-2)/H times its bytes more than they had to.
@@ -44,7 +45,7 @@ SetPosts::SetPosts(Transport& transport, const Config& config, const SetPlace& p
       pending_(pending),
       control_(control),
       counters_(counters),
-      // Who is no member has none.
+      // Ranks that are not members have no routes.
       routes_(static_cast<uint32_t>(place.ranks.size()), place.IsMember() ? place.self : 0,
               transport.HostsOf(place.ranks)),
       most_bytes_(possible && config.one_hop_bytes > 0 && place.ranks.size() > 1 &&
@@ -53,13 +54,13 @@ SetPosts::SetPosts(Transport& transport, const Config& config, const SetPlace& p
                       : -1),
       table_(static_cast<uint32_t>(place.ranks.size()), place.self) {}
 
-// A caller that does not wait may have more to come, which is planned together.
+// A caller that does not wait may enqueue more operations, which are planned together.
 bool SetPosts::MayPost(const Operation& operation) const {
   const Signature& signature = operation.request.signature;
   if (!operation.will_wait || operation.request.priority != 0) return false;
   if (signature.kind == OpKind::kBarrier) return true;
-  return signature.kind == OpKind::kAllreduce && signature.tensors.size() == 1 &&
-         !signature.on_device && !signature.encoding.IsLossy() &&
+  return signature.kind == OpKind::kAllreduce && signature.reduce_op != ReduceOp::kAdasum &&
+         signature.tensors.size() == 1 && !signature.on_device && !signature.encoding.IsLossy() &&
          signature.TotalBytes() <= most_bytes_;
 }
 
@@ -98,7 +99,7 @@ Status SetPosts::OnFrame(int from_rank, std::span<const std::byte> payload, doub
   const bool is_ours = place_.IsMember() && place_.Contains(from_rank);
   const uint32_t from = is_ours ? place_.IndexOf(from_rank) : 0;
   if (!is_ours || routes_.KindFrom(from) == PostRoutes::Kind::kNone) {
-    return Status::Protocol("a post that is not its to send");
+    return Status::Protocol("it sent a post that its role does not allow");
   }
   const auto posted = DecodePost(payload);
   if (!posted.ok()) return posted.status();
@@ -179,7 +180,7 @@ Result<bool> SetPosts::EndAsListener(const Operation& operation) const {
   return true;
 }
 
-// Folds what the members have posted, `own` in the place of this one's.
+// Folds the members' posts, with `own` for this member.
 Status SetPosts::FoldOf(std::span<const uint32_t> members, const Reduction& reduction,
                         const std::byte* own, int64_t elements, std::byte* out) {
   const size_t bytes = static_cast<size_t>(elements) * SizeOf(reduction.dtype);
@@ -196,7 +197,7 @@ Status SetPosts::CheckBytes(uint32_t from, size_t bytes) const {
   if (table_.ValuesOf(from).size() == bytes) return Status::Ok();
   const int rank = place_.ranks[from];
   return Status(StatusCode::kProtocol,
-                "rank " + std::to_string(rank) + " posted another number of bytes than it said",
+                "rank " + std::to_string(rank) + " posted data of a different size than announced",
                 {{rank}, place_.id(), ""});
 }
 

@@ -1,5 +1,5 @@
-// SetPosts: small operations of a set that take one hop, because every member posts its tensors to
-// every other one, or every host to every other one (core/post_table.h, core/post_routes.h).
+// SetPosts: small operations of a set in one hop: every member posts its tensors to every other
+// member, or every host to every other host (core/post_table.h, core/post_routes.h).
 //
 // Called by the engine's owner.
 #pragma once
@@ -23,22 +23,23 @@ namespace horoscale {
 
 class SetPosts {
  public:
-  // `possible`: nothing else of the set needs its operations planned.
+  // `possible`: whether the set allows unplanned operations.
   SetPosts(Transport& transport, const Config& config, const SetPlace& place,
            const PendingOperations& pending, SetControl& control, SetCounters& counters,
            bool possible);
 
-  // A failed status, here and below, means that the members don't agree any more.
+  // A failed status, here and below, means that the members' states have diverged.
   Status OnFrame(int from_rank, std::span<const std::byte> payload, double now);
-  // Posts what this rank is about to report, if it may; whether it did. `after_others`: planned
-  // operations have not ended here, which it would overtake.
+  // Posts the operation that this rank is about to report, if allowed; returns whether it did.
+  // `after_others`: unfinished planned operations, which it would overtake, exist.
   Result<bool> Post(bool after_others, double now);
-  // The operation that all members have posted, which has its result now; kNoToken: none.
+  // Completes the operation that all members have posted and returns its token; kNoToken if there
+  // is none.
   Result<Token> End();
 
-  // What was posted here and waits for the others' posts; kNoToken: nothing.
+  // The posted operation that waits for the others' posts; kNoToken if there is none.
   Token waiting() const { return table_.HasOwn() ? own_ : kNoToken; }
-  // Operations that have ended here without a plan.
+  // The number of operations that have ended here without a plan.
   uint64_t ended() const { return ended_; }
 
  private:
@@ -57,13 +58,13 @@ class SetPosts {
   SetControl& control_;
   SetCounters& counters_;
   const PostRoutes routes_;
-  const int64_t most_bytes_;  // of an operation; -1: nothing is posted
+  const int64_t most_bytes_;  // maximum size of an operation; -1: posts are disabled
   PostTable table_;
   Token own_ = kNoToken;                // posted here
-  std::vector<std::byte> host_values_;  // of the own host, where it spans several
+  std::vector<std::byte> host_values_;  // folded values of this host, if the set spans several
   bool host_has_posted_ = false;
   uint64_t ended_ = 0;
-  // Of the last operation, for the memory that they have.
+  // Of the last operation; their memory is reused.
   std::vector<std::byte> frame_;
   std::vector<const std::byte*> sources_;
 };

@@ -1,8 +1,8 @@
-// SetRegistry: the process sets of the job, by id.
+// SetRegistry: the process sets of the job, by ID.
 //
-// All ranks execute registrations in one order, so that ids and incarnations agree without being
-// sent. Sets that their members make have ids of their own, which their lowest member gives. Called
-// by the engine's owner.
+// All ranks execute registrations in the same order, so that IDs and incarnations agree without
+// communication. Sets that their members create have separate IDs, which their lowest member
+// assigns. Called by the engine's owner.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class SetRegistry final : public SetCreations::Registered {
   // Null: there is none.
   std::shared_ptr<ProcessSet> Find(uint32_t id) const;
   std::shared_ptr<ProcessSet> Find(ChannelId channel) const;
-  // A set of exactly these ranks in this order, or null: of those that all ranks have made, or of
-  // any.
+  // The set of exactly these ranks in this order, or null: among sets that all ranks have created,
+  // or among all sets.
   enum class Of { kAllRanks, kAnyone };
   std::shared_ptr<ProcessSet> Find(const std::vector<int>& ranks, Of of) const;
   const Table& all() const { return sets_; }
@@ -33,16 +33,17 @@ class SetRegistry final : public SetCreations::Registered {
   std::optional<int> IdOf(const std::vector<int>& ranks) const override;
   bool HasId(int id) const override { return sets_.contains(static_cast<uint32_t>(id)); }
 
-  // What the next set that is added will be.
+  // The ID and incarnation of the next added set.
   ChannelId Next() const {
     return {free_ids_.empty() ? next_id_ : free_ids_.front(), next_incarnation_};
   }
-  // Adds the next one, or one that its members have made.
+  // Adds the next set, or one that its members have created.
   void Add(std::shared_ptr<ProcessSet> set);
   void Remove(uint32_t id);
 
-  // Whether the set was here once and is no more, or is still to come. Incarnations are given in
-  // order and never again. What its members make is registered by all of them before it is used.
+  // Whether the set was removed, as opposed to not being registered yet. Incarnations are assigned
+  // in order and never reused. Sets that their members create are registered by all of them before
+  // they are used.
   bool IsOver(ChannelId channel) const;
   bool IsToCome(ChannelId channel) const {
     return channel.incarnation < kIncarnationByMembers && channel.incarnation >= next_incarnation_;

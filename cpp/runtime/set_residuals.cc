@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// At the beginning of what Save() gives; another one with each change of the format.
+// The prefix of Save()'s result; it changes with the format.
 constexpr std::string_view kFormat = "horoscale residuals 1";
 
 static_assert(std::endian::native == std::endian::little, "floats are saved as they are");
@@ -21,7 +21,7 @@ void Put(WireWriter& out, const std::vector<float>& floats) {
 
 std::vector<float> GetFloats(WireReader& in) {
   const std::span<const std::byte> bytes = in.View(in.left());
-  if (bytes.size() % sizeof(float) != 0) in.Fail("a number is cut off");
+  if (bytes.size() % sizeof(float) != 0) in.Fail("a number is truncated");
   std::vector<float> floats(bytes.size() / sizeof(float));
   if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), floats.size() * sizeof(float));
   return floats;
@@ -36,7 +36,7 @@ void Put(WireWriter& out, const TensorResiduals& tensor) {
   Put(out, tensor.results);
 }
 
-// What Prepare() would not have made is forgotten when it is called next.
+// Prepare() discards inconsistent values when it is called next.
 std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
   auto tensor = std::make_shared<TensorResiduals>();
   const auto elements = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
@@ -46,11 +46,12 @@ std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
   places.elements = static_cast<int64_t>(in.Varint(kGroupElements));
   std::vector<float> sums = GetFloats(in);
   std::vector<float> results = GetFloats(in);
-  if (places.lanes == 0 || places.hosts == 0 || places.elements == 0)
+  if (places.lanes == 0 || places.hosts == 0 || places.elements == 0) {
     in.Fail("a tensor has no units");
+  }
   if (!in.ok()) return tensor;
   if (!TensorResiduals::HasSizes(places, home, elements, sums.size(), results.size())) {
-    in.Fail("a tensor has another size");
+    in.Fail("the size of a tensor is wrong");
     return tensor;
   }
   *tensor = {places, elements, std::move(sums), std::move(results)};
@@ -75,7 +76,7 @@ std::vector<std::byte> SetResiduals::Save() const {
   out.Varint(self_);
   out.Varint(ranks_.size());
   for (int rank : ranks_) out.Zigzag(rank);
-  // Of what has never been encoded, as the result of another operator, there is nothing to save.
+  // Tensors that were never encoded (for example, because of the operator) have nothing to save.
   const auto is_prepared = [](const auto& entry) { return entry.second->places.elements > 0; };
   out.Varint(static_cast<uint64_t>(std::count_if(tensors_.begin(), tensors_.end(), is_prepared)));
   for (const auto& entry : tensors_) {
@@ -90,13 +91,13 @@ std::vector<std::byte> SetResiduals::Save() const {
 Status SetResiduals::Load(std::span<const std::byte> bytes) {
   WireReader in(bytes);
   if (in.Text(kFormat.size()) != kFormat) {
-    return Status::InvalidArgument("these bytes are no residuals of this version");
+    return Status::InvalidArgument("the data is not residuals of this version");
   }
   const uint64_t self = in.Varint();
   std::vector<int> ranks(in.Count(kMaxRanks, 1));
   for (int& rank : ranks) rank = in.Int();
   if (in.ok() && (self != self_ || ranks != ranks_)) {
-    return {StatusCode::kMismatch, "the residuals are those of member " + std::to_string(self) +
+    return {StatusCode::kMismatch, "the residuals belong to member " + std::to_string(self) +
                                        " of a process set of " + std::to_string(ranks.size())};
   }
   Table tensors;
@@ -105,9 +106,10 @@ Status SetResiduals::Load(std::span<const std::byte> bytes) {
     const auto tensor = static_cast<uint32_t>(in.Varint(kMaxTensors - 1));
     tensors[{name, tensor}] = GetTensor(in, HomeOf(name, tensor));
   }
-  if (in.ok() && in.left() > 0) in.Fail("there is more than they need");
-  if (!in.ok())
+  if (in.ok() && in.left() > 0) in.Fail("trailing bytes");
+  if (!in.ok()) {
     return Status::InvalidArgument("the residuals are damaged: " + std::string(in.reason()));
+  }
   std::lock_guard lock(mutex_);
   tensors_ = std::move(tensors);
   return Status::Ok();

@@ -1,8 +1,8 @@
-// SetResiduals: what lossy encodings have lost of a process set's tensors on this member, until it
-// is sent with their next values. It belongs to the set: one of the same ranks that is made later
-// begins with none.
+// SetResiduals: the residuals of lossy encodings for a process set's tensors on this member, which
+// are added to their next values. They belong to the set: a later set of the same ranks starts
+// without residuals.
 //
-// Any thread may ask; values are written while an operation that has them runs.
+// Any thread; values are written while an operation with residuals runs.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +23,20 @@ namespace horoscale {
 
 class SetResiduals {
  public:
-  // More are not kept: names may be made anew for each call.
+  // Limit, because programs may use a new name for each call.
   static constexpr size_t kMostTensors = 65'536;
 
   explicit SetResiduals(const SetPlace& place) : self_(place.self), ranks_(place.ranks) {}
 
-  // Of a tensor of an operation; null: they are not kept.
+  // The residuals for a tensor of an operation; null if the limit is reached.
   std::shared_ptr<TensorResiduals> Of(const std::string& name, uint32_t tensor);
 
-  // As bytes, and back. kMismatch: they are another member's, or another set's; kInvalidArgument:
-  // they are none. Then nothing has changed.
+  // Save as bytes, and load. kMismatch: they belong to another member or set; kInvalidArgument: the
+  // bytes are not residuals. Nothing is changed on failure.
   std::vector<std::byte> Save() const;
   Status Load(std::span<const std::byte> bytes);
 
-  // Multiplies them, as where gradients have another scale from now on; by 0: forgets them.
+  // Multiplies them, for gradients whose scale changes; 0 clears them.
   void Scale(double factor);
 
  private:

@@ -13,9 +13,9 @@
 namespace horoscale {
 namespace {
 
-// Of one set, in the answer to SIGUSR2.
+// Maximum number of operations per set in the answer to SIGUSR2.
 constexpr size_t kMaxDescribed = 20;
-// An engine with nothing to do looks at its links twice a second.
+// An idle engine polls its links twice a second.
 constexpr double kAnswerSeconds = 0.9;
 
 std::string Seconds(double seconds) { return std::to_string(static_cast<int64_t>(seconds)) + " s"; }
@@ -43,9 +43,9 @@ std::string DescribeStall(const StallReport& report, int process_set_id) {
 std::string Missing(const Operation& operation) {
   const Message& message = *operation.message;
   if (message.at_device) return " for the device";
-  if (operation.started_at != 0) return ", and its bytes don't move";
-  if (message.is_send) return ": there is no recv for it, or a view of it was not released";
-  return ": no such message was sent";
+  if (operation.started_at != 0) return ", and its transfer makes no progress";
+  if (message.is_send) return ": no recv matches it, or its view was not released";
+  return ": no matching message was sent";
 }
 
 uint64_t Milliseconds(double seconds) {
@@ -91,8 +91,8 @@ std::optional<Status> SetWatch::CheckMissing(double now) {
   return std::nullopt;
 }
 
-// Whether what has not moved `since` is due to be reported. Asks the other members a while before
-// whether they run.
+// Whether an operation without progress `since` is due to be reported. Probes the other members
+// some time before.
 SetWatch::Due SetWatch::CheckStuck(double since, double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
@@ -118,11 +118,12 @@ std::optional<Status> SetWatch::CheckProgress(double now) {
   const Due due = CheckStuck(execution_.progressed_at(), now);
   if (due == Due::kNo) return std::nullopt;
   const std::vector<int> silent = host_.Silent(place_);
-  const std::string text =
-      Quoted(action->common.kind, action->display_name) + OnSet(place_.id()) + " of " +
-      RankList(place_.ranks) + " is being executed and has not advanced for " +
-      Seconds(now - execution_.progressed_at()) +
-      (silent.empty() ? "; all ranks of the set answer" : ": no answer from " + RankList(silent));
+  const std::string text = Quoted(action->common.kind, action->display_name) + OnSet(place_.id()) +
+                           " of " + RankList(place_.ranks) +
+                           " is being executed, but has not advanced for " +
+                           Seconds(now - execution_.progressed_at()) +
+                           (silent.empty() ? "; all ranks of the set respond"
+                                           : ": no response from " + RankList(silent));
   if (due == Due::kEnd) {
     return Status(StatusCode::kRankFailed, text, {silent, place_.id(), action->display_name});
   }
@@ -130,8 +131,8 @@ std::optional<Status> SetWatch::CheckProgress(double now) {
   return std::nullopt;
 }
 
-// On the other members: the coordinator, which would report who is missing, may be stopped itself,
-// or a member that has posted to the coordinator and not to this one.
+// On the other members: the coordinator, which would report missing members, may be stopped itself,
+// or a member that has posted to the coordinator but not to this one.
 std::optional<Status> SetWatch::CheckSilent(double now) {
   if (control_.IsCoordinator() || execution_.AtWork() != nullptr) return std::nullopt;
   const Operation* oldest = nullptr;
@@ -148,7 +149,7 @@ std::optional<Status> SetWatch::CheckSilent(double now) {
   const std::string text = Quoted(*oldest) + OnSet(place_.id()) + " has waited for " +
                            Seconds(now - oldest->enqueued_at) +
                            (is_posted ? " for " : " to be planned by ") + RankList(silent) +
-                           ", which " + (silent.size() == 1 ? "does" : "do") + " not answer";
+                           ", which " + (silent.size() == 1 ? "does" : "do") + " not respond";
   if (due == Due::kEnd) {
     return Status(StatusCode::kRankFailed, text,
                   {std::move(silent), place_.id(), oldest->DisplayName()});
@@ -157,7 +158,7 @@ std::optional<Status> SetWatch::CheckSilent(double now) {
   return std::nullopt;
 }
 
-// Calls in which threads of this rank are blocked: rank 0 finds out who waits for whom.
+// Reports calls in which threads of this rank are blocked to rank 0, which detects deadlocks.
 void SetWatch::CheckBlocked(double now) {
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
   if (period <= 0) return;
@@ -174,8 +175,8 @@ void SetWatch::CheckBlocked(double now) {
   }
 }
 
-// Sends and receives that don't move: each concerns this rank and its peer alone. Of those with one
-// peer and tag the oldest is told.
+// Reports sends and receives without progress, which concern only this rank and its peer. For each
+// peer and tag, only the oldest is reported.
 std::optional<Status> SetWatch::CheckMessages(double now) {
   const double limit = config_.stall_shutdown_seconds;
   const double period = config_.stall_check ? config_.stall_warning_seconds : 0;
@@ -201,7 +202,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
     }
     Log(LogLevel::kWarning, text);
     if (missed.empty()) continue;
-    if (missed.size() > 1) {  // one of them would do
+    if (missed.size() > 1) {  // any one of them would end the wait
       if (operation->blocked_since == 0) continue;
       host_.OnStall(place_,
                     {name, Milliseconds(now - operation->blocked_since), std::move(missed), true});
@@ -214,7 +215,7 @@ std::optional<Status> SetWatch::CheckMessages(double now) {
   return std::nullopt;
 }
 
-// The ranks that could let a send or a receive go on.
+// The ranks that a send or receive waits for.
 std::vector<int> SetWatch::MissedBy(const Operation& operation) const {
   if (operation.message->at_device) return {};
   if (operation.message->peer != kAnyPeer) return {operation.message->peer};
@@ -235,7 +236,7 @@ void SetWatch::DescribeMessages(double now, std::vector<std::string>& lines) con
   }
   if (const size_t kept = messages_.num_kept(); kept > 0) {
     lines.push_back(std::to_string(kept) + " messages" + OnSet(place_.id()) +
-                    " have come for which there is no recv yet");
+                    " have arrived that no recv matches yet");
   }
 }
 
@@ -249,8 +250,8 @@ std::vector<std::string> SetWatch::Describe(double now) const {
   if (const Action* const action = execution_.Running()) {
     head += "; executing entry " + std::to_string(action->sequence) + ", " +
             Quoted(action->common.kind, action->display_name) + " and " +
-            std::to_string(action->pieces.size() - 1) + " more, since " +
-            Seconds(now - execution_.started_at()) + ", advanced " +
+            std::to_string(action->pieces.size() - 1) + " more, for " +
+            Seconds(now - execution_.started_at()) + ", last progress " +
             Seconds(now - execution_.progressed_at()) + " ago";
   }
   lines.push_back(std::move(head));
@@ -274,7 +275,7 @@ void SetWatch::DescribePending(double now, std::vector<std::string>& lines) cons
                        Seconds(now - operation.enqueued_at) + " ago";
     if (operation.waiters.load() > 0) line += ", blocks its caller";
     if (const auto wait = waits.find(operation.DisplayName()); wait != waits.end()) {
-      line += ", misses " + RankList(wait->second.missing_ranks);
+      line += ", waiting for " + RankList(wait->second.missing_ranks);
       waits.erase(wait);
     } else if (operation.started_at != 0) {
       line += ", is being executed";
@@ -282,7 +283,7 @@ void SetWatch::DescribePending(double now, std::vector<std::string>& lines) cons
       line += ", is planned";
     } else if (!control_.IsCoordinator()) {
       line += ", is not planned yet: rank " + std::to_string(place_.coordinator()) +
-              " decides, and knows who is missing";
+              " decides, and knows which ranks are missing";
     }
     lines.push_back(std::move(line));
   }
@@ -294,7 +295,8 @@ void SetWatch::DescribePending(double now, std::vector<std::string>& lines) cons
   for (const auto& [name, report] : waits) {
     if (described++ == kMaxDescribed) break;
     lines.push_back(Quoted(report.kind, name) + OnSet(place_.id()) + " was called by " +
-                    RankList(report.ready_ranks) + ", misses " + RankList(report.missing_ranks));
+                    RankList(report.ready_ranks) + ", waiting for " +
+                    RankList(report.missing_ranks));
   }
 }
 

@@ -1,6 +1,6 @@
-// SetWatch: what a process set waits for, in the reports about stalls and in the answer to SIGUSR2.
+// SetWatch: reports what a process set is waiting for, in stall reports and in answers to SIGUSR2.
 //
-// It reads both halves of the set and changes neither. Called by the engine's owner.
+// It only reads the state of the other parts of the set. Called by the engine's owner.
 #pragma once
 
 #include <optional>
@@ -24,12 +24,12 @@ class SetWatch {
            const PendingOperations& pending, SetControl& control, const SetExecution& execution,
            const SetPosts& posts, const SetMessages& messages);
 
-  // Reports who keeps the others waiting (on the coordinator) and what does not advance. What comes
-  // back ends the set: the user has set a limit, which is over.
+  // Reports missing members (on the coordinator) and operations that do not advance. A returned
+  // status must fail the set, because the user's time limit has passed.
   std::optional<Status> Check(double now);
-  // The same of messages alone.
+  // The same for messages only.
   std::optional<Status> CheckMessages(double now);
-  // For the user who asks what this rank waits for, in lines.
+  // Describes what this rank is waiting for, in lines, for the user.
   std::vector<std::string> Describe(double now) const;
   void DescribeMessages(double now, std::vector<std::string>& lines) const;
 

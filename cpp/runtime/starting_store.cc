@@ -8,14 +8,14 @@
 namespace horoscale {
 namespace {
 
-// Who has waited for others in vain says so in the store, when all time is over.
+// Time to publish a timeout in the store after the deadline.
 constexpr double kLastWordsSeconds = 1;
 
 std::string TextOf(std::span<const std::byte> value) {
   return std::string(reinterpret_cast<const char*>(value.data()), value.size());
 }
 
-Status AnotherFailed() { return {StatusCode::kSystem, "another rank could not start"}; }
+Status AnotherFailed() { return {StatusCode::kSystem, "another rank failed to start"}; }
 
 Status WithFirstCause(const Status& failure, const std::string& cause) {
   return {failure.code(), failure.message() + "; the first to fail was " + cause, failure.detail()};
@@ -30,10 +30,10 @@ Result<std::unique_ptr<StartingStore>> StartingStore::Join(std::unique_ptr<Store
                                                            const JoinRequest& request,
                                                            const Deadline& deadline) {
   client->EndBy(Deadline::After(deadline.SecondsLeft() + kLastWordsSeconds));
-  // Once all have started, nobody looks at it any more.
+  // After all ranks have started, it is not read any more.
   const std::string will = "rank " + std::to_string(request.rank) +
-                           ": its process ended, or lost its connection to the job's store, "
-                           "before all ranks had started: look at its output";
+                           ": its process exited or lost its connection to the job's store before "
+                           "all ranks had started; check its output";
   GatherRequest join;
   join.key = request.job;
   join.place = static_cast<uint32_t>(request.rank);
@@ -48,7 +48,7 @@ Result<std::unique_ptr<StartingStore>> StartingStore::Join(std::unique_ptr<Store
     const FailureDetail& detail = joined.status().detail();
     return Status(StatusCode::kTimeout,
                   RankList(detail.ranks) + " of " + std::to_string(request.size) +
-                      " did not call init() in time (START_TIMEOUT says how long to wait)",
+                      " did not call init() in time (START_TIMEOUT sets the limit)",
                   detail);
   }
   if (joined.status().code() == StatusCode::kRankFailed) {

@@ -1,6 +1,6 @@
-// StartingStore: the job's store as its ranks see it while they start. A rank that can't start, or
-// ends, makes the others fail: why the first one did is in the store, where nobody waits any longer
-// for what will not come, and everybody finds what to blame.
+// StartingStore: the job's store during the startup of ranks. If a rank fails to start or exits,
+// the others fail too. The store keeps the first failure, so that waits end early and all ranks
+// report the root cause.
 #pragma once
 
 #include <map>
@@ -17,43 +17,43 @@
 
 namespace horoscale {
 
-// Who joins, and what the others of its kind are told of it.
+// The joining rank, and its data for others with the same label.
 struct JoinRequest {
-  std::string_view job;  // the same for all ranks of the job, and for no others at this store
+  std::string_view job;  // identifies the job at this store
   int rank = 0;
   int size = 1;
-  std::string_view label = {};  // ranks with the same one see each other's cards
+  std::string_view label = {};  // ranks with the same label receive each other's cards
   std::string_view card = {};
 };
 
 class StartingStore final : public Store {
  public:
-  // The store of a rank that is alone, or of a test.
+  // For a single rank, or for tests.
   StartingStore(std::unique_ptr<Store> store, std::string prefix, int rank);
 
-  // Waits until all ranks have joined. The store then numbers this start of the job. It also keeps
-  // a will: others hear of it if this process ends. The deadline is that of the start: a server
-  // that is silent keeps nobody waiting for long beyond it. kTimeout names the ranks that are
-  // missing. Whoever sets FailedKey(request.job) calls it off.
+  // Waits until all ranks have joined. The store then assigns a number to this start of the job.
+  // The store also keeps a will, which notifies the other ranks if this process exits. The deadline
+  // is that of the startup, so an unresponsive server does not cause long waits beyond it. kTimeout
+  // names the missing ranks. Setting FailedKey(request.job) cancels the join.
   static Result<std::unique_ptr<StartingStore>> Join(std::unique_ptr<StoreClient> client,
                                                      const JoinRequest& request,
                                                      const Deadline& deadline);
 
-  // What the keys of this start begin with: no other start has had the same.
+  // The unique prefix of the keys of this start.
   const std::string& prefix() const { return prefix_; }
-  // Of the ranks with this rank's label.
+  // The cards of the ranks with this rank's label.
   const std::map<int, std::string>& cards() const { return cards_; }
 
   Status Set(std::string_view key, std::span<const std::byte> value) override;
   Result<std::vector<std::byte>> Get(std::string_view key, double seconds) override;
-  // Gives up as well when a rank has failed.
+  // Also fails when a rank has failed.
   Result<Gathered> Gather(const GatherRequest& request, double seconds) override;
 
-  // Why there is nothing to wait for any more: a rank has failed, or the store is gone.
+  // An error if waiting is pointless: a rank has failed, or the store is gone.
   Status Look();
 
-  // What to say of a failure; the others hear of the first only. To be called while this rank's
-  // links still stand.
+  // Returns the failure to report, with its root cause; publishes the first failure to the others.
+  // Must be called before this rank's links are closed.
   Status Explain(const Status& failure);
 
  private:

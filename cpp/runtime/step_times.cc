@@ -5,10 +5,10 @@
 namespace horoscale {
 namespace {
 
-// A marker that has not come for so many of its steps, and so long, is given up.
+// A marker that has not recurred for this many of its steps, and for this time, is replaced.
 constexpr double kLostSteps = 8;
 constexpr double kLostSeconds = 2;
-// Who gives each operation a name of its own has no steps.
+// Programs that use a new name for each operation have no steps.
 constexpr size_t kMaxNames = 4096;
 
 }  // namespace

@@ -15,7 +15,7 @@ std::string Title(int process_set_id, const std::string& name) {
   return "set " + std::to_string(process_set_id) + ": " + name;
 }
 
-// Unnamed calls share a row: one for each of them would drown the others.
+// Unnamed calls share a row, because one row per call would hide the others.
 std::string TitleOf(const Operation& operation) {
   if (operation.message) return Title(operation.process_set_id, "messages");
   const std::string& name = operation.request.name;
@@ -35,7 +35,7 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
     return Status(file.status().code(), "opening the timeline: " + file.status().message());
   }
   file_ = file.TakeValue();
-  // Flush() comes before the buffer is full: a process that is killed leaves whole events.
+  // Flush() is called before the buffer is full, so that a killed process leaves complete events.
   buffer_.resize(kBufferBytes);
   std::setvbuf(file_.get(), buffer_.data(), _IOFBF, buffer_.size());
   rows_.clear();

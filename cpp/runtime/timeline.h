@@ -1,9 +1,9 @@
-// Timeline: what happened to each tensor, as Chrome trace events that Perfetto opens.
+// Timeline: writes the history of each tensor as Chrome trace events, which Perfetto can open.
 //
-// One row per tensor and process set, with the phases NEGOTIATE (until every member was ready and
-// the plan came), QUEUE (until its bucket started) and the operation itself, whose arguments tell
-// the plan entry and the size of the bucket it was fused into. One more row tells when threads of
-// the program were blocked in a wait for an operation.
+// There is one row per tensor and process set, with the phases NEGOTIATE (until every member was
+// ready and the plan entry arrived), QUEUE (until its bucket started) and the operation itself,
+// whose arguments contain the plan entry and the size of its bucket. Another row shows when threads
+// of the program were blocked in waits for operations.
 #pragma once
 
 #include <atomic>
@@ -26,15 +26,15 @@ class Timeline {
   explicit Timeline(int rank) : rank_(rank) {}
   ~Timeline();
 
-  // Any thread. A running timeline is finished first.
+  // Any thread. Finishes a running timeline first.
   Status Start(const std::string& path, bool mark_cycles);
   Status Stop();
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
-  // Any thread: it was blocked in a call that waits for the operation.
+  // Records that the calling thread was blocked in a wait for the operation. Any thread.
   void OnWaited(const Operation& operation, double began, double now);
 
-  // By the engine's owner.
+  // Called by the engine's owner.
   void OnOperationDone(const Operation& operation, double now);
   void OnBucketDone(int process_set_id, const Action& action, double started_at, double now);
   void Flush();
@@ -48,7 +48,7 @@ class Timeline {
   const int rank_;
   std::atomic<bool> enabled_{false};
   std::mutex mutex_;
-  std::vector<char> buffer_;  // of the file, which is closed first
+  std::vector<char> buffer_;  // buffer of the file, which is closed before it
   OutputFile file_;
   std::unordered_map<std::string, int> rows_;
   bool first_event_ = true;

@@ -1,4 +1,4 @@
-// Topology: where this rank stands among all ranks and among those of its host.
+// Topology: this rank's position among all ranks and among those of its host.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Topology {
   bool homogeneous = true;  // every host has the same number of ranks
 };
 
-// The hosts' numbers, by rank, in the order of their lowest ranks.
+// The number of each rank's host, in the order of the hosts' lowest ranks.
 std::vector<uint32_t> NumberHosts(std::span<const std::string> hosts);
 
 // hosts[r] identifies the host of rank r. Hosts are ordered by their lowest rank.

@@ -12,10 +12,11 @@ std::string DescribeVerdict(int process_set_id, const Autotuner::Record& record)
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", record.saved * 100);
   const Limits& limits = record.limits;
-  return "process set " + std::to_string(process_set_id) + " is tuned after " +
+  return "process set " + std::to_string(process_set_id) + " was tuned in " +
          std::to_string(record.step) + " steps: " +
-         (record.saved > 0 ? "steps take " + std::string(percent) + " % less time with"
-                           : "nothing is surely faster than the given limits, which stay:") +
+         (record.saved > 0
+              ? "steps take " + std::string(percent) + " % less time with"
+              : "no limits were significantly faster than the initial ones, which are kept:") +
          " HOROSCALE_FUSION_THRESHOLD=" + std::to_string(limits.fusion_threshold_bytes) +
          " HOROSCALE_PARTITION_BYTES=" + std::to_string(limits.partition_bytes) +
          " HOROSCALE_CREDIT_BYTES=" + std::to_string(limits.credit_bytes);

@@ -1,5 +1,5 @@
-// TuningLog: what autotuning tries, as lines of comma-separated values. The file is there from the
-// first line on; each line is whole, whenever the process ends.
+// TuningLog: writes the trials of autotuning as CSV. The file is created with the first line; lines
+// are always complete, even if the process is killed.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace horoscale {
 
-// The last record of a process set, for the user.
+// Describes the last record of a process set for the user.
 std::string DescribeVerdict(int process_set_id, const Autotuner::Record& record);
 
 class TuningLog {
  public:
-  // An empty path: nothing is written. Ranks above 0 append `.rank<N>`.
+  // With an empty path, nothing is written. Ranks above 0 append `.rank<N>`.
   TuningLog(const std::string& path, int rank);
 
   void Write(int process_set_id, const Autotuner::Record& record);
 
  private:
-  std::string path_;  // empty once it could not be opened
+  std::string path_;  // empty if the file could not be opened
   OutputFile file_;
 };
 

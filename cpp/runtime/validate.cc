@@ -6,6 +6,9 @@
 #include <string>
 
 #include "base/process_set_ids.h"
+#include "base/rank_list.h"
+#include "collectives/adasum.h"
+#include "collectives/adasum_stages.h"
 #include "collectives/collective.h"
 #include "collectives/fold.h"
 #include "core/codec.h"
@@ -32,7 +35,7 @@ Status Invalid(const Operation& operation, const std::string& what) {
   return Refuse(operation, StatusCode::kInvalidArgument, what);
 }
 
-// The memory given for a result whose rows are counted by the operation.
+// Validates the memory for a result whose number of rows the operation determines.
 Status ValidateRoom(const Operation& operation, const TensorMemory& memory) {
   const Signature& signature = operation.request.signature;
   if (signature.kind == OpKind::kGather || signature.kind == OpKind::kScatter) {
@@ -91,8 +94,29 @@ std::string ShapeText(int64_t rows, const TensorSpec& spec) {
   return text + ")";
 }
 
+// Whether there is such an operation; between whom is not known yet.
+Status ValidateAdasum(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  if (signature.kind != OpKind::kAllreduce) {
+    return Refuse(
+        operation, StatusCode::kUnsupported,
+        "Adasum is an operator of allreduce alone, not of " + std::string(Name(signature.kind)));
+  }
+  if (signature.encoding.IsLossy()) {
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "Adasum is not compressed to " + Name(signature.encoding));
+  }
+  for (const TensorSpec& spec : signature.tensors) {
+    if (HasAdasum(spec.dtype)) continue;
+    return Refuse(operation, StatusCode::kUnsupported,
+                  "Adasum of " + std::string(Name(spec.dtype)) + " is not defined");
+  }
+  return Status::Ok();
+}
+
 Status ValidateReduction(const Operation& operation) {
   const Signature& signature = operation.request.signature;
+  if (signature.reduce_op == ReduceOp::kAdasum) return ValidateAdasum(operation);
   for (const TensorSpec& spec : signature.tensors) {
     const Status status = CheckReduction(
         {spec.dtype, signature.reduce_op, signature.prescale, signature.postscale, 1});
@@ -101,11 +125,11 @@ Status ValidateReduction(const Operation& operation) {
   return Status::Ok();
 }
 
-// How many rows of the tensors `splits` needs.
+// Sums the rows in `splits`.
 Status SumSplits(const Operation& operation, size_t set_size, int64_t* sum) {
   if (operation.splits.size() != set_size) {
     return Invalid(operation, "splits has " + std::to_string(operation.splits.size()) +
-                                  " entries, the process set has " + std::to_string(set_size) +
+                                  " entries, but the process set has " + std::to_string(set_size) +
                                   " ranks");
   }
   *sum = 0;
@@ -120,7 +144,7 @@ Status ValidateSplits(const Operation& operation, size_t set_size) {
   int64_t sum = 0;
   HS_RETURN_IF_ERROR(SumSplits(operation, set_size, &sum));
   if (sum > operation.tensors.front().rows) {
-    return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
+    return Invalid(operation, "splits add up to " + std::to_string(sum) + ", but the tensor has " +
                                   std::to_string(operation.tensors.front().rows) + " rows");
   }
   return Status::Ok();
@@ -150,8 +174,9 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
   if (!operation.splits.empty()) HS_RETURN_IF_ERROR(SumSplits(operation, ranks.size(), &sum));
   for (const TensorMemory& tensor : operation.tensors) {
     if (!operation.splits.empty() && sum != tensor.rows) {
-      return Invalid(operation, "splits add up to " + std::to_string(sum) + ", the tensor has " +
-                                    std::to_string(tensor.rows) + " rows");
+      return Invalid(operation, "splits add up to " + std::to_string(sum) +
+                                    ", but the tensor has " + std::to_string(tensor.rows) +
+                                    " rows");
     }
     const RowRange own = RowsOf(operation.splits, tensor.rows, static_cast<uint32_t>(ranks.size()),
                                 static_cast<uint32_t>(position));
@@ -160,6 +185,16 @@ Status ValidateOwnRows(const Operation& operation, const std::vector<int>& ranks
     }
   }
   return Status::Ok();
+}
+
+Status ValidateAdasumGroup(const Operation& operation, const std::vector<int>& ranks) {
+  const Signature& signature = operation.request.signature;
+  if (signature.reduce_op != ReduceOp::kAdasum) return Status::Ok();
+  if (AdasumGroup(ranks, signature.adasum_start_level)) return Status::Ok();
+  return Refuse(operation, StatusCode::kUnsupported,
+                "HOROSCALE_ADASUM_START_LEVEL=" + std::to_string(signature.adasum_start_level) +
+                    " makes groups of different sizes of process set " +
+                    std::to_string(operation.process_set_id) + ", " + RankList(ranks));
 }
 
 Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int world_size) {
@@ -175,12 +210,13 @@ Status ValidateNewSet(const Operation& operation, std::vector<int> ranks, int wo
   return Status::Ok();
 }
 
-// Of a set that its members make.
+// Validates the caller of a set that its members create.
 Status ValidateCaller(const Operation& operation, int self) {
   const std::vector<int>& ranks = operation.new_set->ranks;
   if (std::find(ranks.begin(), ranks.end(), self) != ranks.end()) return Status::Ok();
-  return Invalid(operation, "rank " + std::to_string(self) +
-                                " is no member of the new process set; its members alone make it");
+  return Invalid(operation,
+                 "rank " + std::to_string(self) +
+                     " is not a member of the new process set, which only its members create");
 }
 
 Status ValidateMessage(const Operation& operation) {
@@ -188,9 +224,9 @@ Status ValidateMessage(const Operation& operation) {
   const Envelope& envelope = message.envelope;
   if (envelope.tag < 0 || envelope.tag > kMaxTag) {
     return Refuse(operation, StatusCode::kInvalidArgument,
-                  "a tag is from 0 to " + std::to_string(kMaxTag));
+                  "the tag must be from 0 to " + std::to_string(kMaxTag));
   }
-  if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "it is too large");
+  if (envelope.bytes > kMaxMessageDataBytes) return Invalid(operation, "the message is too large");
   const bool needs_memory = !message.is_view && !message.released;
   if (needs_memory && envelope.bytes > 0 && message.memory == nullptr) {
     return Invalid(operation, "the tensor has no memory");
@@ -229,7 +265,7 @@ Status ValidateRequest(const Operation& operation) {
       return Invalid(operation, std::string(Name(signature.kind)) +
                                     " is an operation of the global process set");
     }
-    if (!signature.tensors.empty()) return Invalid(operation, "takes no tensors");
+    if (!signature.tensors.empty()) return Invalid(operation, "it takes no tensors");
     return Status::Ok();
   }
   if (signature.tensors.empty()) return Invalid(operation, "no tensors");
@@ -253,6 +289,8 @@ Status ValidateMembership(const Operation& operation, const std::vector<int>& ra
   if (operation.message) return ValidatePeer(operation, ranks);
   const int size = static_cast<int>(ranks.size());
   switch (signature.kind) {
+    case OpKind::kAllreduce:
+      return ValidateAdasumGroup(operation, ranks);
     case OpKind::kBroadcast:
     case OpKind::kReduce:
     case OpKind::kGather:
@@ -279,10 +317,11 @@ Status CheckResults(const Operation& operation) {
     const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
     if (rows == memory.out_rows) continue;
     const TensorSpec& spec = operation.request.signature.tensors[i];
-    return Invalid(operation,
-                   "the result" + (operation.results.size() > 1 ? " " + std::to_string(i) : "") +
-                       " has shape " + ShapeText(rows, spec) + ", the memory given for it " +
-                       ShapeText(memory.out_rows, spec) + "; it was left alone");
+    return Invalid(operation, "the result" +
+                                  (operation.results.size() > 1 ? " " + std::to_string(i) : "") +
+                                  " has shape " + ShapeText(rows, spec) +
+                                  ", but the memory provided for it has shape " +
+                                  ShapeText(memory.out_rows, spec) + "; it was not written");
   }
   return Status::Ok();
 }

@@ -1,4 +1,4 @@
-// What one rank can see to be wrong with its own request, before anybody else hears of it.
+// Local validation of requests, before they are reported to other ranks.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,16 @@
 
 namespace horoscale {
 
-// Kind, types, shapes, memory. kInvalidArgument says what is wrong and what would be right.
+// Validates kind, types, shapes and memory. kInvalidArgument describes the error and the expected
+// value.
 Status ValidateRequest(const Operation& operation);
 
-// The request as one of a set with these sorted global ranks: membership, root, splits, own rows.
+// Validates the request for a set with these sorted global ranks: membership, root, splits, own
+// rows.
 Status ValidateMembership(const Operation& operation, const std::vector<int>& ranks,
                           const std::vector<int>& order, int self);
 
-// Of an operation that is done: whether its results have the rows that the caller has room for.
+// Checks that the results of a finished operation have the number of rows that the caller expects.
 Status CheckResults(const Operation& operation);
 
 }  // namespace horoscale

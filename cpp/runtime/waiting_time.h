@@ -1,4 +1,4 @@
-// WaitingTime: for how long the user's threads have waited for operations. Any thread.
+// WaitingTime: measures how long user threads have waited for operations. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ class WaitingTime {
     last_[next_++ % kKept] = {since_, now};
   }
 
-  // With the wait that is under way. Threads that wait at the same time count once.
+  // Includes the current wait. Time in which several threads wait counts once.
   double Seconds() const {
     std::lock_guard lock(mutex_);
     return threads_ == 0 ? ended_ : ended_ + MonotonicSeconds() - since_;
   }
 
-  // How much of a time that has just passed was waited. Of a time with more waits than are kept,
-  // the last ones count.
+  // The time waited in a recent interval. If it contains more waits than are recorded, only the
+  // last ones count.
   double Within(double begin, double end) const {
     std::lock_guard lock(mutex_);
     double seconds = threads_ == 0 ? 0 : Overlap({since_, end}, begin, end);

@@ -20,7 +20,7 @@ void BindAction(py::module_& module) {
       .def_readonly("tensor", &Piece::tensor)
       .def_readonly("begin", &Piece::begin)
       .def_readonly("count", &Piece::count);
-  py::class_<Action>(module, "Action", "What a plan entry makes a member do.")
+  py::class_<Action>(module, "Action", "The action of a member for a plan entry.")
       .def_readonly("type", &Action::type)
       .def_readonly("sequence", &Action::sequence)
       .def_readonly("common", &Action::common)
@@ -75,13 +75,13 @@ void BindAggregator(py::module_& module) {
 }
 
 void BindCoordinator(py::module_& module) {
-  py::class_<StallReport>(module, "StallReport", "Who keeps the others waiting, for what.")
+  py::class_<StallReport>(module, "StallReport", "An operation that members have not called yet.")
       .def_readonly("display_name", &StallReport::display_name)
       .def_readonly("kind", &StallReport::kind)
       .def_readonly("missing_ranks", &StallReport::missing_ranks)
       .def_readonly("ready_ranks", &StallReport::ready_ranks)
       .def_readonly("seconds_waiting", &StallReport::seconds_waiting);
-  py::class_<CoordinatorOptions>(module, "CoordinatorOptions", "How a process set decides.")
+  py::class_<CoordinatorOptions>(module, "CoordinatorOptions", "The options of a coordinator.")
       .def(py::init<>())
       .def_readwrite("process_set_id", &CoordinatorOptions::process_set_id)
       .def_readwrite("ranks", &CoordinatorOptions::ranks)
@@ -100,7 +100,7 @@ void BindCoordinator(py::module_& module) {
       .def_readwrite("stall_warning_seconds", &CoordinatorOptions::stall_warning_seconds)
       .def_readwrite("goes_on_without_joined", &CoordinatorOptions::goes_on_without_joined)
       .def_readwrite("average_over_participants", &CoordinatorOptions::average_over_participants);
-  py::class_<Coordinator>(module, "Coordinator", "Reports in, plan entries out.")
+  py::class_<Coordinator>(module, "Coordinator", "Turns reports into plan entries.")
       .def(py::init<CoordinatorOptions>(), py::arg("options"))
       .def(
           "on_report",

@@ -16,7 +16,7 @@ void BindLaunchOrder(py::module_& module) {
       .def(py::init<uint64_t, uint64_t>(), py::arg("sequence"), py::arg("stamp"))
       .def_readonly("sequence", &LaunchStamp::sequence)
       .def_readonly("stamp", &LaunchStamp::stamp);
-  py::class_<LaunchOrder>(module, "LaunchOrder", "What does this rank launch next?")
+  py::class_<LaunchOrder>(module, "LaunchOrder", "The order in which a rank launches operations.")
       .def(py::init<>())
       .def("propose", &LaunchOrder::Propose, py::arg("incarnation"), py::arg("sequence"))
       .def(

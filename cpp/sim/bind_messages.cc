@@ -52,7 +52,7 @@ void BindRequest(py::module_& module) {
       .def(py::self == py::self)
       .def("__repr__", &FormatTensor)
       .def("num_elements", &TensorSpec::NumElements, "A free dimension counts as 1.");
-  py::class_<Terms>(module, "Terms", "What the units of one bucket have in common.")
+  py::class_<Terms>(module, "Terms", "The common properties of the units of one bucket.")
       .def_readonly("kind", &Terms::kind)
       .def_readonly("reduce_op", &Terms::reduce_op)
       .def_readonly("root", &Terms::root)
@@ -83,7 +83,7 @@ void BindRequest(py::module_& module) {
       .def(py::self == py::self)
       .def("__repr__", &Describe)
       .def("total_bytes", &Signature::TotalBytes);
-  py::class_<Request>(module, "Request", "What one rank asks for: one tensor, or a group.")
+  py::class_<Request>(module, "Request", "A request of one rank: one tensor, or a group.")
       .def(py::init([](Signature signature, std::string name, int priority) {
              return Request{.name = std::move(name),
                             .index = 0,
@@ -109,7 +109,8 @@ void BindReport(py::module_& module) {
       .def(py::init<uint32_t, uint64_t>(), py::arg("slot"), py::arg("index"))
       .def_readonly("slot", &UnnamedHit::slot)
       .def_readonly("index", &UnnamedHit::index);
-  py::class_<Report>(module, "Report", "Member to coordinator: these are ready at my place.")
+  py::class_<Report>(module, "Report",
+                     "Member to coordinator: units that are ready on this member.")
       .def(py::init<>())
       .def_readwrite("applied_sequence", &Report::applied_sequence)
       .def_readwrite("hits", &Report::hits)
@@ -125,7 +126,7 @@ void BindReport(py::module_& module) {
 }
 
 void BindGroupReport(py::module_& module) {
-  py::class_<JointReport>(module, "JointReport", "What several members report in the same words.")
+  py::class_<JointReport>(module, "JointReport", "An equal report of several members.")
       .def(py::init<std::vector<uint32_t>, Report>(), py::arg("members"), py::arg("report"))
       .def_readonly("members", &JointReport::members)
       .def_readonly("report", &JointReport::report);
@@ -149,7 +150,7 @@ void BindPlanEntry(py::module_& module) {
       .def_readonly("tensor", &PlanItem::tensor)
       .def_readonly("begin", &PlanItem::begin)
       .def_readonly("count", &PlanItem::count);
-  py::class_<PlanEntry>(module, "PlanEntry", "Coordinator to members: execute this next.")
+  py::class_<PlanEntry>(module, "PlanEntry", "Coordinator to members: the next units to execute.")
       .def_readonly("sequence", &PlanEntry::sequence)
       .def_readonly("type", &PlanEntry::type)
       .def_readonly("retired_slots", &PlanEntry::retired_slots)

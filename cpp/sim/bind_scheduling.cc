@@ -31,7 +31,7 @@ void BindFusionPlanner(py::module_& module) {
   py::class_<Bucket>(module, "Bucket", "Parts that are executed together.")
       .def_readonly("parts", &Bucket::parts)
       .def_readonly("bytes", &Bucket::bytes);
-  py::class_<FusionPlanner>(module, "FusionPlanner", "What goes together, and what is cut?")
+  py::class_<FusionPlanner>(module, "FusionPlanner", "Selects units to fuse and tensors to split.")
       .def(py::init([](int64_t bucket_bytes, int64_t partition_bytes) {
              return FusionPlanner({bucket_bytes, partition_bytes});
            }),
@@ -42,7 +42,7 @@ void BindFusionPlanner(py::module_& module) {
 }
 
 void BindScheduler(py::module_& module) {
-  py::class_<Scheduler>(module, "Scheduler", "What is most urgent, within the credit?")
+  py::class_<Scheduler>(module, "Scheduler", "Selects the most urgent units within the credit.")
       .def(py::init<FusionPlanner, int64_t, size_t>(), py::arg("planner"), py::arg("credit_bytes"),
            py::arg("entries_ahead") = Scheduler::kEntriesAhead)
       .def(
@@ -85,7 +85,8 @@ class NamedNegotiator {
 };
 
 void BindNegotiator(py::module_& module) {
-  py::class_<NamedNegotiator>(module, "Negotiator", "What is ready on every member?")
+  py::class_<NamedNegotiator>(module, "Negotiator",
+                              "Determines which units are ready on every member.")
       .def(py::init<uint32_t>(), py::arg("size"))
       .def("report", &NamedNegotiator::Report, py::arg("member"), py::arg("name"),
            py::arg("signature"), "The unit, and whether this made it ready.")
@@ -125,7 +126,7 @@ class NamedSlotTable {
 };
 
 void BindSlotTable(py::module_& module) {
-  py::class_<NamedSlotTable>(module, "SlotTable", "Which name is known by which number?")
+  py::class_<NamedSlotTable>(module, "SlotTable", "Assigns slots to names.")
       .def(py::init<size_t>(), py::arg("capacity"))
       .def("assign", &NamedSlotTable::Assign, py::arg("name"), py::arg("signature"),
            py::arg("sequence"), "The slot, if there is one, and those retired for it.")

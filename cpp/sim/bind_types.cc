@@ -69,12 +69,12 @@ void BindTypes(py::module_& module) {
   static_assert(std::size(kinds) == kNumOpKinds);
   for (int i = 0; i < kNumOpKinds; ++i) kind.value(kinds[i], static_cast<OpKind>(i));
   kind.finalize();
-  py::native_enum<PlanEntry::Type>(module, "EntryType", "enum.Enum", "What a plan entry says.")
+  py::native_enum<PlanEntry::Type>(module, "EntryType", "enum.Enum", "The type of a plan entry.")
       .value("EXECUTE", PlanEntry::Type::kExecute)
       .value("FAIL", PlanEntry::Type::kFail)
       .value("ALL_JOINED", PlanEntry::Type::kAllJoined)
       .finalize();
-  py::native_enum<Action::Type>(module, "ActionType", "enum.Enum", "What a member has to do next.")
+  py::native_enum<Action::Type>(module, "ActionType", "enum.Enum", "The type of a member's action.")
       .value("EXECUTE", Action::Type::kExecute)
       .value("FAIL", Action::Type::kFail)
       .value("ALL_JOINED", Action::Type::kAllJoined)

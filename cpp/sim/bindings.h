@@ -1,5 +1,5 @@
-// The parts of the module horoscale.sim._sim, one function for each, and how a failed Status
-// becomes a Python exception.
+// The parts of the module horoscale.sim._sim, one function each, and the conversion of a failed
+// Status to a Python exception.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,12 +1,12 @@
-// A large job's control plane in one thread: the real Member, Aggregator and Coordinator, and a
-// model of the links between them. Tells what a step costs in messages, bytes and time.
+// Simulates the control plane of a large job in one thread: the real Member, Aggregator and
+// Coordinator, and a model of their links. Measures the messages, bytes and time of a step.
 //
-// Flat, every member reports to the coordinator. In a tree the lowest rank of each host combines
-// what its host and the hosts below it say, and passes down the plan.
+// In the flat mode, every member reports to the coordinator. In a tree, the lowest rank of each
+// host combines the reports of its host and of the hosts below, and forwards the plan.
 //
-// The model: a message costs each end a fixed time of its processor, occupies both network
-// interfaces for its bytes, and is under way for the link's latency. What the core itself takes is
-// measured while it runs (processor time of this thread), and goes to the rank that would run it.
+// Model: a message costs a fixed processor time on each side, occupies both network interfaces for
+// its bytes, and takes the link's latency. The processor time of the core is measured while it runs
+// in this thread, and charged to the rank that would run it.
 #pragma once
 
 #include <cstddef>
@@ -34,16 +34,16 @@ struct JobModel {
   double local_link_seconds = 3e-7;        // inside a host, where messages take no bandwidth
   double local_message_seconds = 1e-7;
   double patience_seconds = Aggregator::kPatienceSeconds;  // of the aggregators
-  double jitter_seconds = 0;  // each rank begins its step at random within this
+  double jitter_seconds = 0;  // random delay of each rank's start, at most this
   uint64_t seed = 1;
-  bool measure = true;  // false: the core takes no time, and the results are always the same
-  // Members with the same history behave alike. False: one stands for all but the coordinator's
-  // own, which saves much memory; true: each rank has its own.
+  bool measure = true;  // false: the core takes no time, and results are deterministic
+  // Members with the same history behave identically. False: one Member represents all except the
+  // coordinator's own, which saves memory. True: each rank has its own.
   bool own_members = false;
 };
 
 struct StepCost {
-  double seconds = 0;     // until the last rank knows what to execute
+  double seconds = 0;     // until the last rank has received the plan
   uint64_t messages = 0;  // between hosts
   uint64_t local_messages = 0;
   uint64_t bytes = 0;  // between hosts

@@ -1,4 +1,4 @@
-// ChannelId: a process set as the wire knows it.
+// ChannelId: identifies a process set on the wire.
 #pragma once
 
 #include <compare>
@@ -7,7 +7,7 @@
 
 namespace horoscale {
 
-// Ids are used again, incarnations never: a late frame of a removed set can't meet its successor.
+// IDs are reused, incarnations are not, so a late frame of a removed set can't reach its successor.
 struct ChannelId {
   uint32_t process_set = 0;
   uint32_t incarnation = 0;

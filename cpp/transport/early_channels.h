@@ -1,4 +1,4 @@
-// EarlyChannels: how many channels each peer has opened that this rank has not.
+// EarlyChannels: counts the channels that each peer has opened before this rank.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@ namespace horoscale {
 
 class EarlyChannels {
  public:
-  // The peer has opened one more. kProtocol if these are too many.
+  // The peer has opened another one. kProtocol if there are too many.
   Status Add(int rank);
-  // One of them is open here too, or is over.
+  // One of them was opened or removed on this rank.
   void Remove(int rank) { --of_rank_[rank]; }
   void OnRankLost(int rank) { of_rank_.erase(rank); }
 

@@ -1,4 +1,4 @@
-// The hosts of a process set's members, as Exchange::hosts() numbers them.
+// The hosts of a process set's members, numbered as by Exchange::hosts().
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace horoscale {
 
-// `ranks`: of the set, sorted; `hosts[r]`: any number for the host of rank r. Empty if the ranks
-// are all on one host.
+// `ranks` are those of the set, sorted; `hosts[r]` is any number for the host of rank r. Returns an
+// empty vector if all ranks are on one host.
 std::vector<uint32_t> SetHosts(std::span<const int> ranks, std::span<const uint32_t> hosts);
 
 }  // namespace horoscale

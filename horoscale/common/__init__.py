@@ -2,8 +2,9 @@
 
 Each rule is one function of horoscale.common.arguments, which every binding calls:
 
-    resolve_op(op, average)     Average unless one of the two is given; both are an error; Adasum is
-                                not there yet; what takes sums alone passes allowed=SUMS
+    resolve_op(op, average)     Average unless one of the two is given; both are an error; what
+                                takes sums alone passes allowed=SUMS, what has no Adasum passes
+                                allowed=ELEMENTWISE
     check_reduction(dtype, op)  no Average of bool, no Min and Max of complex numbers, bitwise
                                 operators of integers and bool alone
     set_id(process_set)         the id for Runtime.enqueue(); the set must be registered, and this

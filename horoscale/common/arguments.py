@@ -15,6 +15,8 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
+# What treats each element by itself: reducescatter and reduce take these.
+ELEMENTWISE = tuple(op for op in ReduceOp if op is not ReduceOp.ADASUM)
 _MOST_RANGES = 16  # ranges of ranks that an error lists
 
 
@@ -36,12 +38,24 @@ def resolve_op(
         )
         op = ReduceOp.AVERAGE if average else ReduceOp.SUM
     resolved = ReduceOp.AVERAGE if op is None else ReduceOp(op)
+    if resolved is ReduceOp.ADASUM and resolved not in allowed:
+        raise UnsupportedError("op=Adasum is not supported here, only by allreduce")
     if resolved not in allowed:
         names = " and ".join(one.label for one in allowed)
         raise UnsupportedError(f"op={resolved.label} is not supported here, only {names}")
-    if resolved is ReduceOp.ADASUM:
-        raise UnsupportedError("op=Adasum is not in this version of horoscale")
     return resolved
+
+
+def check_optimizer_op(op: int) -> None:
+    """Raise UnsupportedError for op=Adasum, which optimizers of TensorFlow and Keras do not have.
+
+    There it would have to reduce the changes of variables, not gradients.
+    """
+    if resolve_op(op) is ReduceOp.ADASUM:
+        raise UnsupportedError(
+            "op=Adasum is not supported by DistributedOptimizer for TensorFlow and Keras, only by "
+            "allreduce, DistributedGradientTape and PyTorch's DistributedOptimizer"
+        )
 
 
 @cache

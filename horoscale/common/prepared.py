@@ -31,6 +31,7 @@ from horoscale._core import (
     Template,
 )
 from horoscale.common.arguments import (
+    ELEMENTWISE,
     check_even_split,
     check_has_rows,
     check_out,
@@ -205,7 +206,7 @@ def _reduction(
     priority: int,
 ) -> Signature:
     op, prescale, postscale = how
-    operator = resolve_op(op)
+    operator = resolve_op(op) if kind is OpKind.ALLREDUCE else resolve_op(op, allowed=ELEMENTWISE)
     check_reduction(element, operator)
     return Signature(
         kind,

@@ -169,5 +169,5 @@ def _problem_with(
         return problem
     assert process_set.ranks is not None
     if process_set.ranks in existing and not process_set.distinct:
-        return f"a process set of the ranks {process_set.ranks} exists already"
+        return f"a process set of the ranks {process_set.ranks} already exists"
     return problem_with_range(process_set.ranks, runtime)

@@ -2,9 +2,9 @@
 
 Scripts and pickles that name either package therefore meet the same classes. Modules that only
 Horovod has (horovod.torch.mpi_ops) are served by the module of ours that exports their names.
-What we don't have yet (horovod.mxnet) is found by find_spec(), and its import is an ImportError:
-Horovod's own subpackage is there as well where the framework is missing, so programs try the
-import.
+What we don't have yet (horovod.tensorflow.data.compute_service) is found by find_spec(), and its
+import is an ImportError: Horovod's own subpackage is there as well where the framework is missing,
+so programs try the import.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ TARGET = "horoscale"
 _SERVED_BY = {
     "torch.mpi_ops": "torch",
     "tensorflow.mpi_ops": "tensorflow",
+    "mxnet.mpi_ops": "mxnet",
     "common.elastic": "compat.elastic",
     "common.util": "compat.util",
     "version": "compat.version",
@@ -35,7 +36,6 @@ _SERVED_BY = {
 
 # What horoscale does not have yet, by the module that would have it.
 _ABSENT = {
-    "mxnet": "binding for MXNet",
     "tensorflow.data.compute_service": "service for tf.data",
     "tensorflow.data.compute_worker": "service for tf.data",
 }

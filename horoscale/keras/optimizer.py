@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from horoscale.common.arguments import check_optimizer_op
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.which_keras import IS_LEGACY, backend, keras
@@ -116,7 +117,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
+        NotImplementedError: op=Adasum, or another combination that is not supported.
     """
+    check_optimizer_op(op)
     if isinstance(optimizer, _Distributed | DistributedLegacy):
         raise ValueError("the optimizer is already a DistributedOptimizer")
     if not is_optimizer(optimizer):

@@ -12,6 +12,7 @@ from horoscale import _core
 from horoscale._core import Encoding, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
+    ELEMENTWISE,
     check_all_split,
     check_group_out,
     check_has_rows,
@@ -446,7 +447,7 @@ def reducescatter(
         template.run(address(tensor), address(out), (tensor, out))
         return out
     call = _Call(
-        resolve_op(op),
+        resolve_op(op, allowed=ELEMENTWISE),
         name,
         prescale_factor,
         postscale_factor,
@@ -498,7 +499,7 @@ def grouped_reducescatter(
     ValueError.
     """
     call = _Call(
-        resolve_op(op),
+        resolve_op(op, allowed=ELEMENTWISE),
         name,
         prescale_factor,
         postscale_factor,
@@ -525,7 +526,7 @@ def grouped_reducescatter_async(
     Do not modify the arrays until the operation has completed. Raises like reducescatter_async().
     """
     call = _Call(
-        resolve_op(op),
+        resolve_op(op, allowed=ELEMENTWISE),
         name,
         prescale_factor,
         postscale_factor,

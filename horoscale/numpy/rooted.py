@@ -9,6 +9,7 @@ from horoscale import _core
 from horoscale._core import OpKind, TensorArg
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
+    ELEMENTWISE,
     check_has_rows,
     check_reduction,
     check_root,
@@ -46,7 +47,7 @@ def _reduce(
     priority: int,
     will_wait: bool,
 ) -> _core.Handle:
-    operator = resolve_op(op)
+    operator = resolve_op(op, allowed=ELEMENTWISE)
     check_reduction(data_type(array.dtype), operator)
     return current_runtime().enqueue(
         OpKind.REDUCE,

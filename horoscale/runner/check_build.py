@@ -81,6 +81,7 @@ def _frameworks() -> Iterable[Item]:
         ("numpy", "numpy", "horoscale.numpy", "pip install numpy"),
         ("TensorFlow", "tensorflow", "horoscale.tensorflow", "pip install tensorflow"),
         ("Keras", "keras", "horoscale.keras", "pip install keras"),
+        ("MXNet", "mxnet", "horoscale.mxnet", "pip install mxnet==1.9.1 'numpy<1.24'"),
     ):
         if importlib.util.find_spec(binding) is None:
             yield Item(name, False, "horoscale has no binding for it yet")

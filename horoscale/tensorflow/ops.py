@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale._core import UnsupportedError
-from horoscale.common.arguments import members_of, resolve_op
+from horoscale.common.arguments import ELEMENTWISE, members_of, resolve_op
 from horoscale.common.basics import Average, Sum
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow import collectives, loader
@@ -332,7 +332,7 @@ def grouped_reducescatter(
     splits: Sequence[int] | None = None,
 ) -> list[tf.Tensor]:
     """Run reducescatter() on several tensors, all or none. Returns the list of results."""
-    resolved = resolve_op(op)
+    resolved = resolve_op(op, allowed=ELEMENTWISE)
     encoding, compression = divide(compression)
     reduction = Reduction(resolved, prescale_factor, postscale_factor, encoding)
     with tf.device(device_dense or None):
@@ -379,7 +379,7 @@ def reduce(
         ValueError, tf.errors.OpError: as in allreduce().
     """
     given = as_tensor(tensor)
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(operation_name("reduce", name, given), process_set, priority)
     return collectives.reduce([given], root_rank, reduction, call)[0]
 

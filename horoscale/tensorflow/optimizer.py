@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horoscale.common.arguments import check_optimizer_op
 from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.aggregation import GradientAggregation
@@ -106,7 +107,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
+        NotImplementedError: op=Adasum, or another combination that is not supported.
     """
+    check_optimizer_op(op)
     from horoscale.keras import optimizer as of_keras  # which needs this package
 
     if of_keras.is_optimizer(optimizer):

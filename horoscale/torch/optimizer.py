@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
-from horoscale.common import Average, rank
+from horoscale._core import UnsupportedError
+from horoscale.common import Adasum, Average, rank
 from horoscale.common.arguments import resolve_op, set_id
 from horoscale.common.job import at_end, current_runtime, is_initialized
 from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
+from horoscale.torch.adasum import AdasumStep, distribute_steps
 from horoscale.torch.compiling import outside_graph
-from horoscale.torch.compression import Compression, select
+from horoscale.torch.compression import Compression, NoneCompressor, select
 from horoscale.torch.gradients import Settings
 from horoscale.torch.insertion import insert_class
 from horoscale.torch.local_sgd import LocalOptimizer, MakeOuter, Travel, train_locally
@@ -410,7 +412,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             counts, else none; a function of a name and a parameter that returns one; or a
             Compressor of your own, which is called. The same on all ranks.
         backward_passes_per_step: backward passes before a step; their gradients add up on the rank.
-        op: Average or Sum; also Min, Max, Product.
+        op: Average or Sum; also Min, Max, Product. With Adasum step() does the optimizer's step
+            with this rank's own gradients, and reduces by Adasum what that changes the parameters
+            by: each rank's gradients, momenta and the like are its own. `groups` and `num_groups`
+            have no effect then. GradScaler needs the same gradients on all ranks: not with Adasum.
         gradient_predivide_factor: divides the sum in two places: by this factor before it, by the
             rest (the ranks over the factor) after it. With Average only.
         num_groups: deprecated, as `groups` with a number.
@@ -456,9 +461,11 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
     Raises:
         ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;
             a parameter belongs to another DistributedOptimizer with other options.
-        NotImplementedError: op=Adasum.
+        NotImplementedError: a combination is not possible, such as gradient_predivide_factor
+            without op=Average, or op=Adasum with lossy compression, overlap_step or
+            gradients_ready="backward".
     """
-    if isinstance(optimizer, _Distributed | LocalOptimizer):
+    if isinstance(optimizer, _Distributed | LocalOptimizer | AdasumStep):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if outer_optimizer is not None and sync_every is None:
         raise ValueError("outer_optimizer needs sync_every, the steps between synchronizations")
@@ -489,6 +496,14 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         )
         travel = Travel(selection, compressor, process_set)
         return train_locally(optimizer, travel, names, sync_every, outer_optimizer)
+    if resolve_op(op) is Adasum:
+        reduction_of(Adasum, gradient_predivide_factor)
+        if selection.is_lossy or compressor is not NoneCompressor:
+            raise UnsupportedError("lossy compression is not possible with op=Adasum")
+        if overlap_step or in_backward:
+            option = "overlap_step=True" if overlap_step else "gradients_ready='backward'"
+            raise UnsupportedError(f"{option} is not possible with op=Adasum, which reduces steps")
+        return distribute_steps(optimizer, backward_passes_per_step, process_set, sparse_as_dense)
     if isinstance(compressor, PowerSGD) and (overlap_step or resolve_op(op) is not Average):
         raise ValueError(f"{compressor!r} needs op=Average, and is not possible with overlap_step")
     settings = Settings(

@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from horoscale import common
 from horoscale.common import Average
-from horoscale.common.arguments import resolve_op
+from horoscale.common.arguments import ELEMENTWISE, resolve_op
 from horoscale.common.prepared import (
     prepared_allreduce,
     prepared_reducescatter,
@@ -367,7 +367,7 @@ def reducescatter_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Start reducescatter() and return a handle immediately."""
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     group = None if out is None else [out]
     call = Call(name, process_set)
     return collectives.reducescatter([tensor], reduction, call, split_list(splits), group).then(
@@ -392,7 +392,9 @@ def grouped_reducescatter(
     """
     group = as_group(tensors)
     encoding, compression = divide(compression, group)
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor, encoding)
+    reduction = Reduction(
+        resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor, encoding
+    )
     call = Call(name, process_set, will_wait=True)
     if out is not None:
         if compression is not Compression.none:
@@ -424,7 +426,7 @@ def grouped_reducescatter_async(
     out: Tensors | None = None,
 ) -> Handle:
     """Start grouped_reducescatter() and return one handle for all immediately."""
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     return collectives.reducescatter(
         as_group(tensors), reduction, Call(name, process_set), split_list(splits), out
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from horoscale.common.arguments import resolve_op
+from horoscale.common.arguments import ELEMENTWISE, resolve_op
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.torch import collectives
 from horoscale.torch.calls import Splits, split_list
@@ -55,7 +55,7 @@ def reduce(
         MismatchError: the ranks' calls do not match; raised on all of them.
         HorovodInternalError: the operation failed; RankFailedError if a rank did.
     """
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call).wait()  # type: ignore[no-any-return]
 
@@ -72,7 +72,7 @@ def reduce_async(
     priority: int = 0,
 ) -> Handle:
     """Start reduce() and return a handle immediately. Do not modify the tensor until then."""
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call)
 
@@ -94,7 +94,7 @@ def reduce_(
         On the root, the tensor, which holds the result. On other ranks None; the tensor is not
         changed.
     """
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call, in_place=True).wait()  # type: ignore[no-any-return]
 
@@ -111,7 +111,7 @@ def reduce_async_(
     priority: int = 0,
 ) -> Handle:
     """Start reduce_() and return a handle. The tensor is ready after synchronize()."""
-    reduction = Reduction(resolve_op(op), prescale_factor, postscale_factor)
+    reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call, in_place=True)
 

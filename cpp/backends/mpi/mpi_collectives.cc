@@ -51,7 +51,7 @@ MpiHandle OpOf(const MpiHandles& handles, ReduceOp op) {
 
 bool IsReducedByMpi(const Reduction& reduction) {
   if (reduction.prescale != 1.0) return false;
-  if (reduction.op >= ReduceOp::kBitwiseAnd) return false;
+  if (reduction.op >= ReduceOp::kBitwiseAnd || reduction.op == ReduceOp::kAdasum) return false;
   switch (reduction.dtype) {
     case DataType::kFloat32:
     case DataType::kFloat64:
@@ -146,7 +146,7 @@ class MpiCollective final : public Collective {
     bucket_->data.reset(static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes_))));
     if (bucket_->data == nullptr) {
       return {StatusCode::kSystem,
-              "no memory for a bucket of " + std::to_string(bytes_) + " bytes"};
+              "out of memory for a bucket of " + std::to_string(bytes_) + " bytes"};
     }
     if (IsScattered()) {
       PackByRank();

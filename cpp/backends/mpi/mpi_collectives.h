@@ -1,7 +1,7 @@
-// The MPI backend: MPI's own nonblocking collectives, which a cluster's vendor has tuned.
+// The MPI backend: MPI's nonblocking collectives, which are often tuned for the cluster.
 //
-// It serves what MPI does exactly as the contract says, up to the order of a sum; the rest is the
-// native backend's.
+// It executes operations whose MPI semantics match the contract, up to the order of summation; the
+// native backend executes the others.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace horoscale {
 
-// A function of what all members know alike, so that all choose the same backend.
+// Depends only on data that is equal on all members, so that all choose the same backend.
 bool IsServedByMpi(const FusedOperation& operation);
 
-// Starts an operation that is served by MPI and must outlive the collective.
+// Starts an operation for which IsServedByMpi() is true. The operation must outlive the collective.
 std::unique_ptr<Collective> StartMpi(std::shared_ptr<MpiSetCommunicator> communicator,
                                      FusedOperation& operation);
 

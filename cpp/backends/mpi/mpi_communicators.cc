@@ -29,8 +29,8 @@ Result<std::vector<uint32_t>> FindMembers(MpiCommunicator& comm, int self,
   std::memcpy(given.data(), all->data(), all->size());
   if (!std::is_permutation(given.begin(), given.end(), ranks.begin(), ranks.end())) {
     std::sort(given.begin(), given.end());
-    return Status::InvalidArgument("the communicator of a process set of " + RankList(ranks) +
-                                   " has other ranks: " + RankList(given));
+    return Status::InvalidArgument("the communicator for a process set of " + RankList(ranks) +
+                                   " contains other ranks: " + RankList(given));
   }
   std::vector<uint32_t> members;
   for (const int rank : given) {

@@ -1,10 +1,10 @@
-// MpiCommunicators: a communicator of MPI's for each process set, on which MPI's own collectives
-// run.
+// MpiCommunicators: an MPI communicator for each process set, on which MPI's own collectives run.
 //
-// MPI can't make the communicator of a subset without blocking, and the engine must not block: a
-// thread makes and frees them, in the order of registration, which is the same on all ranks, so
-// that no two ranks wait for each other in different communicators. Those of sets that are made
-// from a user's communicator are duplicates of it, made by the thread that registers the set.
+// MPI can't create the communicator of a subset without blocking, and the engine must not block. A
+// separate thread therefore creates and frees communicators, in the order of registration. This
+// order is the same on all ranks, so that ranks never wait for each other in different
+// communicators. For sets that are created from a user's communicator, the thread that registers
+// the set duplicates it.
 #pragma once
 
 #include <condition_variable>
@@ -22,13 +22,13 @@
 
 namespace horoscale {
 
-// The communicator of one set: being made, there, or failed.
+// The communicator of one set: being created, ready, or failed.
 class MpiSetCommunicator {
  public:
-  // Null while it is being made.
+  // Null while it is being created.
   Result<MpiCommunicator*> Get() const;
 
-  // Which member of the set has this rank in the communicator. Only once it is there.
+  // The set's member that has this rank in the communicator. Only when it is ready.
   uint32_t MemberOf(int rank) const { return members_[static_cast<size_t>(rank)]; }
 
  private:
@@ -38,24 +38,24 @@ class MpiSetCommunicator {
   mutable std::mutex mutex_;
   std::unique_ptr<MpiCommunicator> communicator_;
   Status failure_;
-  std::vector<uint32_t> members_;  // by rank; written before the communicator is there
+  std::vector<uint32_t> members_;  // by rank; written before the communicator is ready
 };
 
 class MpiCommunicators {
  public:
-  // `parent` is a duplicate of the job's communicator that nothing else uses.
+  // `parent` is a duplicate of the job's communicator for exclusive use.
   static Result<std::unique_ptr<MpiCommunicators>> Create(std::unique_ptr<MpiCommunicator> parent);
-  // Frees all, unless other ranks don't come to it within a few seconds.
+  // Frees all communicators, unless other ranks do not do the same within a few seconds.
   ~MpiCommunicators();
 
-  // Begins to make the communicator of a set of these ranks; returns at once. Null where there is
-  // nothing to communicate: this rank is outside or alone.
+  // Starts creating the communicator of a set of these ranks; returns immediately. Null if this
+  // rank is not a member or is the only one.
   std::shared_ptr<MpiSetCommunicator> Make(std::span<const int> ranks);
-  // The same as a duplicate of a communicator whose ranks these are, in any order. Collective over
-  // it; blocks. Any thread.
+  // The same, as a duplicate of a communicator with exactly these ranks, in any order. Collective
+  // over it; blocks. Any thread.
   Result<std::shared_ptr<MpiSetCommunicator>> Duplicate(MpiHandle comm, std::span<const int> ranks,
                                                         const Deadline& deadline);
-  // The set was removed, on all ranks.
+  // Frees the communicator of a set that was removed on all ranks.
   void Free(std::shared_ptr<MpiSetCommunicator> communicator);
 
  private:
@@ -63,7 +63,7 @@ class MpiCommunicators {
     std::shared_ptr<MpiSetCommunicator> communicator;
     std::vector<int> ranks;  // empty: free it
   };
-  // Lives as long as the thread, which may outlive this object.
+  // Shared with the thread, which may outlive this object.
   struct State {
     std::unique_ptr<MpiCommunicator> parent;
     std::mutex mutex;

@@ -1,4 +1,4 @@
-// The native backend: our own collectives over the Exchange of a process set.
+// The native backend: horoscale's collectives over the Exchange of a process set.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,7 @@
 
 namespace horoscale {
 
-// Starts the operation, which must outlive the collective. Kinds that move no data are not for a
-// backend.
+// Starts the operation, which must outlive the collective. The kind must be one that moves data.
 std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& operation);
 
 }  // namespace horoscale

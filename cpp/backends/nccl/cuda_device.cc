@@ -98,8 +98,8 @@ Result<CudaReady> CudaDevice::RecordReady(CudaStreamHandle stream) {
       driver_.Check(driver_.call().cuStreamIsCapturing(stream, &capture), "cuStreamIsCapturing"));
   if (capture != cuda::kCaptureNone) {
     return Status::InvalidArgument(
-        "a CUDA graph is being captured on the current stream, and a collective can't be part of "
-        "it: the ranks agree anew on each operation. Call it outside of the capture");
+        "a CUDA graph is being captured on the current stream. A collective can't be captured, "
+        "because the ranks negotiate each operation: call it outside of the capture");
   }
   // Serials follow the order in which events are recorded.
   std::unique_lock lock(mutex_);
@@ -176,7 +176,7 @@ Result<OwnedBytes> CudaDevice::Allocate(size_t bytes, CudaStreamHandle user,
   const CudaContextScope scope(*this);
   CudaAddress address = 0;
   HS_RETURN_IF_ERROR(driver_.Check(driver_.call().cuMemAllocAsync(&address, bytes, user),
-                                   "cuMemAllocAsync of a result"));
+                                   "cuMemAllocAsync for a result"));
   return Register(reinterpret_cast<std::byte*>(address), {this, owner, 0}, FreeDeviceMemory);
 }
 

@@ -1,7 +1,7 @@
-// CudaDevice: one GPU as this process uses it: its primary context (the one that torch and every
-// CUDA runtime use), events, streams and memory.
+// CudaDevice: one GPU in this process: its primary context (which torch and every CUDA runtime
+// use), events, streams and memory.
 //
-// Nothing here waits for the device.
+// No function waits for the device.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace horoscale {
 
 class CudaDevice;
 
-// A point in a stream, used again after its last owner has let go of it.
+// A point in a stream. Events are reused after their last owner has released them.
 class CudaEvent {
  public:
   CudaEvent(CudaDevice& device, CudaEventHandle handle) : device_(device), handle_(handle) {}
@@ -28,7 +28,7 @@ class CudaEvent {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   CudaEventHandle handle() const { return handle_; }
-  // Whether the device has come to it. A failed status is the device's own failure.
+  // Whether the device has reached it. A failed status is a failure of the device.
   Result<bool> IsDone() const;
 
  private:
@@ -37,42 +37,43 @@ class CudaEvent {
 };
 using CudaEventPtr = std::shared_ptr<const CudaEvent>;
 
-// What the caller of an operation had put into its stream by then.
+// The work on the caller's stream when an operation was enqueued.
 struct CudaReady {
   CudaStreamHandle stream = nullptr;
-  uint64_t serial = 0;  // of two of one stream the larger one is later
+  uint64_t serial = 0;  // for the same stream, larger numbers are later
   CudaEventPtr event;
 };
 
 class CudaDevice {
  public:
-  // The process' device of this number, made by the first call and never freed. kUnimplemented
-  // without a driver.
+  // The process's device with this ordinal, created by the first call and never freed.
+  // kUnimplemented without a driver.
   static Result<CudaDevice*> Get(int ordinal);
 
   int ordinal() const { return ordinal_; }
   const CudaUuid& uuid() const { return uuid_; }
   const CudaDriver& driver() const { return driver_; }
 
-  // The following may be called by any thread, which need not have a context.
+  // The following may be called by any thread, without a current context.
 
   // kInvalidArgument while a CUDA graph is being captured on the stream.
   Result<CudaReady> RecordReady(CudaStreamHandle stream);
   Result<CudaEventPtr> Record(CudaStreamHandle stream);
   Status Wait(CudaStreamHandle stream, const CudaEvent& event) const;
-  // Work of two streams that pass in turn, and then launch, becomes ready to run in the same order:
-  // whatever the first waits for, the second waits for it too.
+  // Orders streams: if two streams pass the gate one after the other and then launch work, the
+  // second one also waits for everything that the first one waits for.
   Status PassGate(CudaStreamHandle stream);
-  // Of the highest priority, and independent of the legacy default stream.
+  // Creates a stream of the highest priority that does not synchronize with the legacy default
+  // stream.
   Result<CudaStreamHandle> CreateStream() const;
   void DestroyStream(CudaStreamHandle stream) const;
 
-  // Memory from the device's pool for what `user` does from now on. It is given back, by
-  // FreeDeviceMemory() or where its OwnedBytes ends, after what `owner` holds by then.
+  // Allocates memory from the device's pool for later work on `user`. It is freed, by
+  // FreeDeviceMemory() or by its OwnedBytes, after the work that is on `owner` at that time.
   Result<OwnedBytes> Allocate(size_t bytes, CudaStreamHandle user, CudaStreamHandle owner);
   Status Copy(void* to, const void* from, size_t bytes, CudaStreamHandle stream) const;
-  // Host memory that the device copies from and to by itself. It is kept for later calls when it is
-  // given back: the driver would wait for the device.
+  // Pinned host memory. Freed memory is kept for later calls, because freeing it in the driver
+  // would wait for the device.
   Result<OwnedBytes> AllocatePinned(size_t bytes);
 
  private:
@@ -91,11 +92,11 @@ class CudaDevice {
   std::vector<CudaEventHandle> free_events_;
   std::multimap<size_t, void*> free_pinned_;  // by size
   uint64_t next_serial_ = 1;
-  CudaReady gate_;  // where the last one passed
+  CudaReady gate_;  // position of the last stream that passed
 };
 
-// Makes the device the calling thread's current one. A CUDA graph that somebody else captures
-// meanwhile isn't concerned: what is called inside has nothing to do with it.
+// Makes the device current in the calling thread. Calls within the scope do not affect a CUDA graph
+// that another thread captures.
 class CudaContextScope {
  public:
   explicit CudaContextScope(const CudaDevice& device);
@@ -105,10 +106,10 @@ class CudaContextScope {
 
  private:
   const CudaDevice& device_;
-  int capture_mode_ = cuda::kCaptureModeRelaxed;  // then the thread's own
+  int capture_mode_ = cuda::kCaptureModeRelaxed;  // then the thread's previous mode
 };
 
-// Gives memory of Allocate() back, after what its owner's stream holds by then. Any thread.
+// Frees memory of Allocate(), after the work that is on its owner's stream. Any thread.
 void FreeDeviceMemory(void* memory);
 
 }  // namespace horoscale

@@ -53,8 +53,9 @@ Result<DynamicLibrary> OpenLibcuda() {
     if (library.ok()) return library;
     tried += "\n  " + library.status().message();
   }
-  return Status(StatusCode::kUnimplemented,
-                "no NVIDIA driver can be opened; HOROSCALE_LIBCUDA may name one. Tried:" + tried);
+  return Status(
+      StatusCode::kUnimplemented,
+      "can't load the NVIDIA driver library; set HOROSCALE_LIBCUDA to its path. Tried:" + tried);
 }
 
 }  // namespace
@@ -71,7 +72,7 @@ Result<const CudaDriver*> CudaDriver::Find() {
   auto* const driver = new CudaDriver;
   if (const char* const missing = LoadFunctions(*library, driver->functions_)) {
     return Status(StatusCode::kUnimplemented, std::string("the NVIDIA driver has no ") + missing +
-                                                  ": a driver of CUDA 11.4 or newer is needed");
+                                                  ": a driver for CUDA 11.4 or newer is required");
   }
   driver->path_ = DynamicLibrary::FileOf(reinterpret_cast<const void*>(driver->functions_.cuInit));
   Status status = driver->Check(driver->functions_.cuInit(0), "cuInit");
@@ -79,7 +80,7 @@ Result<const CudaDriver*> CudaDriver::Find() {
   if (status.ok()) {
     status = driver->Check(driver->functions_.cuDeviceGetCount(&devices), "cuDeviceGetCount");
   }
-  if (status.ok() && devices == 0) status = {StatusCode::kUnimplemented, "there is no device"};
+  if (status.ok() && devices == 0) status = {StatusCode::kUnimplemented, "no CUDA device found"};
   if (!status.ok()) {
     return Status(StatusCode::kUnimplemented, driver->path_ + ": " + status.message());
   }

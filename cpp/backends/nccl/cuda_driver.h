@@ -1,10 +1,11 @@
-// CudaDriver: the process' NVIDIA driver, opened at run time: no cuda.h, no link to libcuda.
+// CudaDriver: the process's NVIDIA driver, loaded at run time, without cuda.h or linking to
+// libcuda.
 //
-// The driver's API is what every CUDA runtime stands on: contexts, streams and events are the same
-// objects in both, so that what torch calls a stream can be used here, whichever version of
-// libcudart torch was built with, or linked into itself.
+// Every CUDA runtime is built on the driver API, and contexts, streams and events are the same
+// objects in both. So torch's streams can be used here, whichever version of libcudart torch was
+// built with or contains.
 //
-// Looked for in this order: what the process has loaded, HOROSCALE_LIBCUDA, the system's libraries.
+// Search order: the library that the process has loaded, HOROSCALE_LIBCUDA, the system's libraries.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +16,19 @@
 
 namespace horoscale {
 
-// Opaque to us.
+// Opaque handles.
 using CudaContextHandle = struct CudaContextTag*;
 using CudaStreamHandle = struct CudaStreamTag*;
 using CudaEventHandle = struct CudaEventTag*;
 using CudaAddress = uint64_t;
 
-// Numbers of the driver's interface. They never change their meaning.
+// Constants of the driver's ABI, which are stable.
 namespace cuda {
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;  // does not wait for the legacy default stream
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr unsigned kHostPortable = 1;  // pinned memory of all contexts
+inline constexpr unsigned kHostPortable = 1;  // memory is pinned for all contexts
 inline constexpr int kCaptureNone = 0;
 inline constexpr int kCaptureModeRelaxed = 2;
 }  // namespace cuda
@@ -36,7 +37,7 @@ struct CudaUuid {
   std::byte bytes[16] = {};
 };
 
-// The driver's functions under their own names.
+// The driver's functions, by their own names.
 struct CudaFunctions {
   int (*cuInit)(unsigned flags);
   int (*cuDriverGetVersion)(int* version);
@@ -65,16 +66,16 @@ struct CudaFunctions {
 
 class CudaDriver {
  public:
-  // The process' driver, opened and initialized by the first call. kUnimplemented says where it was
-  // looked for, or what is missing.
+  // The process's driver, loaded and initialized by the first call. kUnimplemented lists what was
+  // tried, or what is missing.
   static Result<const CudaDriver*> Open();
 
   const CudaFunctions& call() const { return functions_; }
-  // Says which call failed and why, in the driver's words.
+  // Returns an error with the failed call and the driver's description.
   Status Check(int error, const char* function) const;
 
   const std::string& path() const { return path_; }
-  std::string version() const;  // of the interface, such as "12.8"
+  std::string version() const;  // of the API, such as "12.8"
 
  private:
   CudaDriver() = default;

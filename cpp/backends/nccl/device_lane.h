@@ -1,9 +1,10 @@
-// DeviceLane: how one process set moves its CUDA tensors on this rank: a private stream and a
-// communicator of NCCL's, both made when the set's first CUDA bucket is executed.
+// DeviceLane: the resources with which one process set transfers CUDA tensors on this rank: a
+// private stream and an NCCL communicator, both created when the set's first CUDA bucket is
+// executed.
 //
-// The members tell each other what they have (over the set's Exchange). Where all have one version
-// of NCCL and a device of their own, NCCL carries the set's CUDA tensors; else they go through
-// pinned host memory and the native backend, which the set's lowest rank says once.
+// The members exchange their configuration over the set's Exchange. If all have the same version of
+// NCCL and their own device, NCCL transfers the set's CUDA tensors. Otherwise they go through
+// pinned host memory and the native backend, and the set's lowest rank logs this once.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +22,22 @@
 namespace horoscale {
 
 enum class NcclUse {
-  kAuto,      // where it can be used
+  kAuto,      // use NCCL if possible
   kNever,     // host memory
-  kRequired,  // an error where it can't
+  kRequired,  // an error if NCCL can't be used
 };
 
 struct DeviceLaneOptions {
   NcclUse nccl = NcclUse::kAuto;
-  bool fusion_buffer = false;  // copies of a bucket's tensors in one, instead of grouped calls
+  bool fusion_buffer = false;  // copy a bucket's tensors into a fusion buffer instead of grouping
+                               // calls
   int process_set_id = 0;
   std::vector<int> ranks;  // of the set
 };
 
-// A bucket's place among the launches of all sets of this rank.
+// A bucket's position among the launches of all sets of this rank.
 struct LaunchTurn {
-  LaunchOrder* order = nullptr;  // null: there is no other set
+  LaunchOrder* order = nullptr;  // null: there are no other sets
   uint32_t incarnation = 0;
   uint64_t sequence = 0;
 
@@ -55,20 +57,21 @@ class DeviceLane {
   CudaStreamHandle stream() const { return stream_; }
   const DeviceLaneOptions& options() const { return options_; }
 
-  // Starts a bucket, which must outlive the collective. It is done when the device has its work.
+  // Starts a bucket, which must outlive the collective. The collective is done when its work has
+  // been submitted to the device.
   std::unique_ptr<Collective> Start(Exchange& exchange, FusedOperation& operation, LaunchTurn turn);
 
   // An asynchronous error of the communicator.
   Status Poll() const;
-  // For a collective that copies the bucket's tensors together: at least so large, and in use only
-  // by what the lane's stream holds.
+  // A buffer of at least `bytes`, for collectives that copy the bucket's tensors together. Only
+  // work on the lane's stream uses it.
   Result<std::byte*> FusionBuffer(int64_t bytes);
-  // Whether the members have agreed on NCCL, and have met there.
+  // Whether the members have agreed on NCCL and the communicator is connected.
   bool CanLaunch() const { return is_connected_ && communicator_ != nullptr; }
-  // Null where NCCL is not used, or not yet.
+  // Null if NCCL is not used, or not connected yet.
   const NcclCommunicator* communicator() const { return communicator_.get(); }
 
-  // Nothing is started afterwards.
+  // Ends the communicator. Nothing may be started afterwards.
   void End(NcclCommunicator::How how);
   bool has_ended() const { return ending_ == nullptr || ending_->load(); }
 
@@ -93,7 +96,7 @@ std::unique_ptr<Collective> StartOnNccl(DeviceLane& lane, Exchange& exchange,
 std::unique_ptr<Collective> StartThroughHost(DeviceLane& lane, Exchange& exchange,
                                              FusedOperation& operation);
 
-// Makes the lane's stream wait for what the bucket's tensors wait for.
+// Makes the lane's stream wait for the inputs of the bucket.
 Status WaitForInputs(const DeviceLane& lane, const FusedOperation& operation);
 
 }  // namespace horoscale

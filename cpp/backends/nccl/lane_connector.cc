@@ -43,7 +43,7 @@ std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> 
   const int version = hellos.front().nccl_version;
   for (size_t i = 1; i < hellos.size(); ++i) {
     if (hellos[i].nccl_version == version) continue;
-    return "versions differ: " + Rank(ranks[0]) + " has " + NcclLibrary::VersionText(version) +
+    return "NCCL versions differ: " + Rank(ranks[0]) + " has " + NcclLibrary::VersionText(version) +
            ", " + Rank(ranks[i]) + " has " + NcclLibrary::VersionText(hellos[i].nccl_version);
   }
   for (size_t i = 1; i < hellos.size(); ++i) {
@@ -58,7 +58,7 @@ std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> 
                              hellos[j].shares_devices != 0;
       if (permitted) continue;
       return Rank(ranks[i]) + " and " + Rank(ranks[j]) +
-             " use one device, which NCCL does from version 2.30.3 on where "
+             " share a device, which NCCL supports from version 2.30.3 with "
              "NCCL_MULTI_RANK_GPU_ENABLE=1";
     }
   }
@@ -125,7 +125,7 @@ Status LaneConnector::Decide() {
   const std::string set = "process set " + std::to_string(lane_.options().process_set_id);
   if (lane_.options().nccl == NcclUse::kRequired) {
     return {StatusCode::kUnimplemented,
-            "HOROSCALE_BACKEND=nccl, and the members of " + set + " can't use it: " + objection};
+            "HOROSCALE_BACKEND=nccl, but the members of " + set + " can't use NCCL: " + objection};
   }
   const bool was_asked_for = std::any_of(hellos.begin(), hellos.end(), [](const LaneHello& hello) {
     return std::string_view(hello.problem) == "HOROSCALE_BACKEND=native";

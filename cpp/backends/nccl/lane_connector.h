@@ -1,4 +1,5 @@
-// LaneConnector: the members of a set agree on how they move CUDA tensors, and make a communicator.
+// LaneConnector: lets the members of a set agree on how to transfer CUDA tensors, and creates a
+// communicator.
 #pragma once
 
 #include <memory>
@@ -11,20 +12,20 @@
 
 namespace horoscale {
 
-// What each member tells the others, as bytes.
+// The message that each member sends to the others, in memory layout.
 struct LaneHello {
-  int32_t nccl_version = 0;    // 0: none, and `problem` says why
+  int32_t nccl_version = 0;    // 0: no NCCL; `problem` has the reason
   int32_t shares_devices = 0;  // NCCL_MULTI_RANK_GPU_ENABLE is set
-  int32_t fuses = 0;           // DEVICE_FUSION=buffer, which decides how many calls are made
+  int32_t fuses = 0;           // DEVICE_FUSION=buffer, which determines the number of calls
   CudaUuid device;
-  NcclUniqueId id;         // of the lowest member
-  char problem[200] = {};  // ends with NUL
+  NcclUniqueId id;         // created by the lowest member
+  char problem[200] = {};  // NUL-terminated
 };
 
-// Why the ranks that said this can't use NCCL together; empty if they can.
+// Why these ranks can't use NCCL together; empty if they can.
 std::string ObjectionTo(std::span<const LaneHello> hellos, std::span<const int> ranks);
 
-// A state machine like a collective.
+// A state machine, like a collective.
 class LaneConnector {
  public:
   LaneConnector(DeviceLane& lane, Exchange& exchange);

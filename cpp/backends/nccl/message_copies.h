@@ -1,9 +1,9 @@
-// MessageCopies: copies of messages between CUDA tensors and pinned memory of the host, beside what
-// the callers' streams do.
+// MessageCopies: copies messages between CUDA tensors and pinned host memory, concurrently with the
+// callers' streams.
 //
-// Each stream of a caller has two streams here, one for each direction. A copy waits for what its
-// caller's stream held at the call, as all later ones of that caller do anyway: so no message waits
-// for one that is independent of it. No kernel of these streams waits for another rank.
+// Each caller's stream has two copy streams, one per direction. A copy waits for the work that was
+// on its caller's stream at the call, and so do all later copies of that caller; so no message
+// waits for an independent one. No kernel on these streams waits for another rank.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class MessageCopies {
   MessageCopies(const MessageCopies&) = delete;
   MessageCopies& operator=(const MessageCopies&) = delete;
 
-  // Gives the device a copy to make after `ready`; the event at its end. The host's memory is
+  // Submits a copy that starts after `ready`; returns the event at its end. The host memory must be
   // pinned.
   Result<CudaEventPtr> Start(CudaDevice& device, const CudaReady& ready, Direction direction,
                              void* to, const void* from, size_t bytes);

@@ -1,5 +1,5 @@
-// What this project uses of NCCL's interface, in its own words: no nccl.h is needed. Numbers and
-// layouts are compared with the real header by tests/python/nccl.
+// Declarations of the part of NCCL's API that is used, so that nccl.h is not needed.
+// tests/python/nccl compares values and layouts with the real header.
 #pragma once
 
 #include <climits>
@@ -13,7 +13,8 @@ using NcclCommHandle = struct NcclCommTag*;
 
 namespace nccl {
 
-inline constexpr int kOldestVersion = 21800;  // non-blocking communicators with all we need
+inline constexpr int kOldestVersion = 21800;  // first version with all required features of
+                                              // non-blocking communicators
 inline constexpr int kMultiRankVersion = 23003;
 
 // Results.
@@ -37,7 +38,7 @@ inline constexpr int kMax = 2;
 inline constexpr int kMin = 3;
 inline constexpr int kAvg = 4;
 
-inline constexpr int kScalarInHostMemory = 1;  // and read during the call
+inline constexpr int kScalarInHostMemory = 1;  // which is read during the call
 
 inline constexpr int kUndefined = INT_MIN;
 
@@ -60,7 +61,7 @@ struct NcclConfig {
   int split_share = nccl::kUndefined;
 };
 
-// NCCL's functions under their own names.
+// NCCL's functions, by their own names.
 struct NcclFunctions {
   int (*ncclGetVersion)(int* version);
   int (*ncclGetUniqueId)(NcclUniqueId* id);

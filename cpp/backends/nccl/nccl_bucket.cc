@@ -72,7 +72,7 @@ class NcclBucket final : public Collective {
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         result.rows.push_back(RowsFrom(member, is_alltoall ? exchange_.self() : p));
         if (!AddRowBytes(result.rows.back(), operation_.pieces[p].row_bytes, &bytes)) {
-          return Status::Protocol("a rank sent a size that can't be");
+          return Status::Protocol("a rank sent an invalid size");
         }
       }
       if (bytes == 0) continue;

@@ -54,6 +54,7 @@ int OperatorOf(const Reduction& reduction) {
     case ReduceOp::kBitwiseAnd:
     case ReduceOp::kBitwiseOr:
     case ReduceOp::kBitwiseXor:
+    case ReduceOp::kAdasum:
       return kNoOperator;
     default:
       return is_bool ? nccl::kMax : nccl::kSum;

@@ -1,5 +1,5 @@
-// What a bucket asks of NCCL: which operations NCCL serves as the contract defines them, and the
-// calls that carry them out.
+// Maps buckets to NCCL: which operations NCCL executes according to the contract, and the calls
+// that execute them.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace horoscale {
 
-// A function of what all members know alike, so that all choose the same way. NCCL has no 16-bit
-// integers, no product of complex numbers and does not say what its minimum of NaN is; its scale
-// factors are for sums of floating-point numbers.
+// Depends only on data that is equal on all members, so that all make the same choice. NCCL lacks
+// 16-bit integers and products of complex numbers, does not define the minimum of NaN, and supports
+// scale factors only for sums of floating-point numbers.
 bool IsServedByNccl(const FusedOperation& operation);
 
 struct NcclCallContext {
@@ -21,11 +21,11 @@ struct NcclCallContext {
   CudaStreamHandle stream = nullptr;
   uint32_t self = 0;
   uint32_t size = 1;
-  std::byte* fusion_buffer = nullptr;  // allreduce: all pieces one after the other; null: none
+  std::byte* fusion_buffer = nullptr;  // allreduce: contiguous copies of all pieces; null: not used
 };
 
-// Issues the operation as one group. The results of an allgather or alltoall are allocated, and
-// their rows known.
+// Issues the operation as one group. The results of an allgather or alltoall must have been
+// allocated, and their rows must be known.
 Status IssueNccl(const NcclCallContext& context, FusedOperation& operation);
 
 }  // namespace horoscale

@@ -1,7 +1,7 @@
-// NcclCommunicator: one communicator of NCCL's, of one process set on one device.
+// NcclCommunicator: the NCCL communicator of one process set on one device.
 //
-// Made, used and ended without blocking: NCCL works in threads of its own (blocking = 0) and is
-// asked how far it is. What may block all the same (the end) happens in a thread of ours.
+// All functions are non-blocking: NCCL works in its own threads (blocking = 0) and is polled for
+// completion. The destruction, which may block anyway, runs in a separate thread.
 #pragma once
 
 #include <atomic>
@@ -14,37 +14,38 @@
 
 namespace horoscale {
 
-// Whether a communicator that is being ended, in a thread, is gone.
+// Whether a communicator that a thread is destroying is gone.
 using NcclEnding = std::shared_ptr<const std::atomic<bool>>;
 
 class NcclCommunicator {
  public:
-  // Begins to make it. Collective over its ranks, which all give the id that one of them made.
+  // Starts creating it. Collective over its ranks, which all pass the ID that one of them has
+  // created.
   static Result<std::unique_ptr<NcclCommunicator>> Create(const NcclLibrary& library,
                                                           const CudaDevice& device, int size,
                                                           int rank, const NcclUniqueId& id);
-  ~NcclCommunicator();  // aborts it, unless it has been ended
+  ~NcclCommunicator();  // aborts it, unless End() was called
 
   NcclCommHandle handle() const { return handle_; }
   const NcclLibrary& library() const { return library_; }
 
-  // Whether NCCL is done with all that it was asked for: it may be used. A failed status is an
-  // asynchronous error: nothing but the end is left.
+  // Whether NCCL has finished all requests, so that the communicator can be used. A failed status
+  // is an asynchronous error, after which only End() is allowed.
   Result<bool> Poll() const;
 
-  // A message to send to another rank, or to receive from it, which makes the other call.
+  // A message to send to another rank or to receive from it; the peer makes the opposite call.
   struct Transfer {
     bool is_send;
     std::byte* memory;
     size_t bytes;
     uint32_t peer;
   };
-  // Gives a stream several as one group, which is one launch. The device is the thread's current
-  // one.
+  // Submits several transfers to a stream as one group, which is one launch. The device must be
+  // current in this thread.
   Status Launch(std::span<const Transfer> transfers, CudaStreamHandle stream) const;
 
-  // Ends it: with the other ranks, if they come to it within a few seconds, or by force, which
-  // makes kernels that wait for a lost rank end.
+  // Destroys it: together with the other ranks, if they do the same within a few seconds; or by
+  // aborting it, which ends kernels that wait for a lost rank.
   enum class How { kTogether, kAbort };
   NcclEnding End(How how);
 

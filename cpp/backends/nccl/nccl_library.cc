@@ -66,7 +66,7 @@ Result<DynamicLibrary> OpenNccl() {
     tried += "\n  " + library.status().message();
   }
   return Status(StatusCode::kUnimplemented,
-                "no NCCL library can be opened; HOROSCALE_LIBNCCL may name one. Tried:" + tried);
+                "can't load the NCCL library; set HOROSCALE_LIBNCCL to its path. Tried:" + tried);
 }
 
 }  // namespace
@@ -87,13 +87,13 @@ Result<const NcclLibrary*> NcclLibrary::Find() {
   const auto get_version = library->FindFunction<int(int*)>("ncclGetVersion");
   int version = 0;
   if (get_version == nullptr || get_version(&version) != nccl::kSuccess) {
-    return Status(StatusCode::kUnimplemented, "the NCCL library does not tell its version");
+    return Status(StatusCode::kUnimplemented, "the NCCL library does not report its version");
   }
   const std::string path = DynamicLibrary::FileOf(reinterpret_cast<const void*>(get_version));
   if (version < nccl::kOldestVersion) {
     return Status(StatusCode::kUnimplemented,
                   path + " is NCCL " + VersionText(version) + ", which is too old: " +
-                      VersionText(nccl::kOldestVersion) + " or newer is needed");
+                      VersionText(nccl::kOldestVersion) + " or newer is required");
   }
   // Never freed: communicators are ended by a thread that may be the process' last.
   auto* const found = new NcclLibrary;

@@ -1,7 +1,7 @@
-// NcclLibrary: the process' libnccl.so.2, opened at run time.
+// NcclLibrary: the process's libnccl.so.2, loaded at run time.
 //
-// Looked for in this order: what the process has loaded already (torch and TensorFlow load theirs),
-// HOROSCALE_LIBNCCL, the wheels nvidia-nccl-cu12 and nvidia-nccl-cu13 of the Python environment,
+// Search order: the library that the process has loaded already (torch and TensorFlow load theirs),
+// HOROSCALE_LIBNCCL, the wheels nvidia-nccl-cu12 and nvidia-nccl-cu13 in the Python environment,
 // and the system's libraries.
 #pragma once
 
@@ -14,16 +14,16 @@ namespace horoscale {
 
 class NcclLibrary {
  public:
-  // Where Python's packages are, of which one may have NCCL in nvidia/nccl/lib. Any thread, before
-  // Open().
+  // Adds a directory of Python packages in which NCCL is searched (nvidia/nccl/lib). Any thread,
+  // before Open().
   static void AddPackageDirectory(std::string directory);
 
-  // The process' library, opened by the first call. kUnimplemented says where it was looked for, or
-  // that it is too old.
+  // The process's library, loaded by the first call. kUnimplemented lists what was tried, or
+  // reports that it is too old.
   static Result<const NcclLibrary*> Open();
 
   const NcclFunctions& call() const { return functions_; }
-  // Says which call failed and why, in NCCL's words. kInProgress is no failure.
+  // Returns an error with the failed call and NCCL's description. kInProgress is not a failure.
   Status Check(int result, const char* function, NcclCommHandle comm = nullptr) const;
 
   const std::string& path() const { return path_; }

@@ -9,7 +9,7 @@ size_t HostsExchange::chunk_bytes() const {
   return std::min(local_->chunk_bytes(), remote_->chunk_bytes());
 }
 
-// The fewer of both, so that a chunk that may be written again in shared memory has left it.
+// The smaller number, so that a chunk has been sent before its bank in shared memory is reused.
 uint32_t HostsExchange::banks() const { return std::min(local_->banks(), remote_->banks()); }
 
 std::byte* HostsExchange::Reserve(uint64_t round) {

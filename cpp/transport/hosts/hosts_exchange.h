@@ -1,6 +1,6 @@
-// HostsExchange: the data plane of a process set that spans hosts. A chunk lives in the memory that
-// the ranks of the host share: those read it in place, and what ranks of other hosts read of it is
-// sent to them from there.
+// HostsExchange: the data plane of a process set that spans hosts. A chunk is stored in memory that
+// the ranks of the host share. They read it in place, and the extents for ranks of other hosts are
+// sent from there.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace horoscale {
 
 class HostsExchange final : public Exchange {
  public:
-  // `local` has the set's members of this host, in order; `hosts` is what hosts() returns, and
-  // `position` where each member is among the local ones (only looked at for these).
+  // `local` contains the set's members on this host, in order. hosts() returns `hosts`. `position`
+  // is the index of each local member among the local ones.
   HostsExchange(std::unique_ptr<Exchange> local, std::unique_ptr<MessageExchange> remote,
                 std::vector<uint32_t> hosts, std::vector<uint32_t> position)
       : local_(std::move(local)),
@@ -32,7 +32,7 @@ class HostsExchange final : public Exchange {
   uint32_t banks() const override;
   std::byte* Reserve(uint64_t round) override;
   void Publish(uint64_t round, size_t bytes, std::span<const Extent> extents) override;
-  // Not for members of this host, which read chunks in the memory that they share.
+  // Not possible for members of this host, which read chunks in shared memory.
   bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
                       std::span<const Extent> extents) override;
   bool HasLeft(uint64_t round) const override { return remote_->HasLeft(round); }

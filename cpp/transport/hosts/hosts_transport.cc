@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// Between looks at links that are being made.
+// Interval between checks of links that are being created.
 constexpr double kLookSeconds = 0.01;
 
 }  // namespace
@@ -79,7 +79,7 @@ void HostsTransport::CallOnEnd(std::function<void()> look) {
 }
 
 std::vector<int> HostsTransport::AwaitLinks(double seconds) {
-  NoSink nobody;  // notices of losses don't come so far
+  NoSink nobody;  // loss notices are not delivered to it
   const Deadline deadline = Deadline::After(seconds);
   while (!remote_->Awaited().empty() && !deadline.Passed()) {
     Arm();

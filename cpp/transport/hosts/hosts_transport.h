@@ -1,5 +1,5 @@
-// HostsTransport: shared memory between the ranks of a host, TCP between hosts. It sleeps where the
-// shared-memory part sleeps, which the TCP part's sockets wake.
+// HostsTransport: shared memory between the ranks of a host, TCP between hosts. It sleeps in the
+// shared-memory part, which the TCP part's sockets wake.
 #pragma once
 
 #include <atomic>
@@ -73,11 +73,11 @@ class HostsTransport final : public Transport {
   }
 
   const std::unique_ptr<ShmTransport> local_;
-  // Sends chunks from the local part's memory, and ends before it.
+  // Sends chunks from the local part's memory, so it must be destroyed first.
   const std::unique_ptr<TcpTransport> remote_;
   const std::vector<uint32_t> hosts_;
   LossSpread losses_;
-  std::atomic<bool> has_ends_{false};  // a descriptor that tells of a loss has ended
+  std::atomic<bool> has_ends_{false};  // a descriptor that signals a loss was closed
 };
 
 }  // namespace horoscale

@@ -9,12 +9,13 @@
 namespace horoscale {
 namespace {
 
-// A job that ends loses its ranks one after the other: what is left of it is not linked anew.
+// A job that ends loses its ranks one after the other; this delay avoids creating links between the
+// remaining ones.
 constexpr double kReplaceSeconds = 0.5;
 
 }  // namespace
 
-// What one part tells, on its way to the sink.
+// Forwards the events of one part to the sink.
 class LossSpread::Ear final : public TransportSink {
  public:
   Ear(LossSpread& spread, TransportSink& sink, bool is_near)
@@ -81,12 +82,12 @@ void LossSpread::OnNotice(int from, std::span<const std::byte> payload, bool is_
   auto notice = DecodeLossNotice(payload);
   if (!notice.ok()) return;
   const int rank = notice->rank;
-  // Its own end, and those of its host, a rank knows better.
+  // A rank ignores notices about itself and its own host, which it detects itself.
   if (rank < 0 || static_cast<size_t>(rank) >= hosts_.size() || IsNear(rank)) return;
   const bool is_news = !lost_.contains(rank) || unreached_.erase(rank) > 0;
   if (!is_news || rank == from) return;
   if (is_near) told_near_.try_emplace(rank, Told{from, {payload.begin(), payload.end()}});
-  if (lost_.contains(rank)) {  // for this rank it was before
+  if (lost_.contains(rank)) {  // this rank has detected it before
     if (!is_near) TellHost(payload);
     return;
   }
@@ -113,7 +114,7 @@ void LossSpread::TellHost(std::span<const std::byte> notice) {
 }
 
 void LossSpread::TellOthers(std::span<const std::byte> notice) {
-  // Those to which links are being made are told when they are made.
+  // Ranks to which links are being created are notified when they are up.
   for (const int rank : far_->Linked()) {
     if (far_->StateOf(rank) != MessagePost::LinkState::kUp) continue;
     far_->Send(rank, {FrameKind::kLoss, {}}, notice);
@@ -124,7 +125,7 @@ void LossSpread::ReplaceRepresentatives() {
   replace_at_ = 0;
   std::set<uint32_t> linked = {hosts_[static_cast<size_t>(rank_)]};
   for (const int rank : far_->Linked()) linked.insert(hosts_[static_cast<size_t>(rank)]);
-  // From the own place on, so that ranks of this host choose different ones.
+  // Starting at this rank's position, so that ranks of this host choose different ones.
   for (size_t i = 0; i < hosts_.size(); ++i) {
     const size_t rank = (static_cast<size_t>(rank_) + i) % hosts_.size();
     if (linked.contains(hosts_[rank]) || lost_.contains(static_cast<int>(rank))) continue;

@@ -1,14 +1,14 @@
-// LossSpread: tells of lost ranks those that may have no link to them.
+// LossSpread: forwards the losses of ranks to ranks that may have no link to them.
 //
-// Ranks of a host see each other's ends. Who sees one there tells the ranks of other hosts to which
-// it has links, of which there is one on each host. Who sees or hears of one over TCP tells its own
-// host. So a loss is known everywhere after two steps, also if a whole host is lost, which is seen
-// by ranks of every other host. Each rank believes its own link more than others, because what the
-// lost rank sent comes on it before the end.
+// Ranks of a host detect each other's exits. A rank that detects one notifies the ranks of other
+// hosts to which it has links, at least one per host. A rank that detects or learns of a loss over
+// TCP notifies its own host. So a loss is known everywhere after two steps. This also holds for the
+// loss of a whole host, which ranks of every other host detect. Each rank prefers its own link over
+// notices, because the lost rank's last data arrives on it first.
 //
-// Where a rank has lost all ranks of a host to which it had links it makes one to the next rank
-// there, which tells it of earlier and further losses. Of a rank that only can't be reached nobody
-// else is told.
+// A rank that has lost all ranks of a host to which it had links creates a link to the next rank
+// there, which notifies it of earlier and later losses. A rank that is only unreachable from here
+// is not reported to others.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace horoscale {
 
 class LossSpread {
  public:
-  // `hosts[r]`: the host of rank r. All outlive it.
+  // `hosts[r]` is the host of rank r. All arguments must outlive it.
   LossSpread(ShmTransport* near, TcpTransport* far, const std::vector<uint32_t>& hosts);
 
   // Polls both parts of the transport, for the sink.
@@ -35,10 +35,11 @@ class LossSpread {
  private:
   class Ear;
 
-  // The rank is lost, which was seen, or told by another rank, in one of the two parts.
+  // Handles the loss of a rank, which one of the two parts has detected or another rank has
+  // reported.
   void OnLost(int rank, const Status& reason, bool is_near);
   void OnNotice(int from, std::span<const std::byte> payload, bool is_near);
-  // Goes on where a rank may have been lost before it had told all of its host.
+  // Continues notifications that a lost rank may not have sent to all ranks of its host.
   void TellWhatItTold(int rank);
   void TellNewlyLinked();
   void TellHost(std::span<const std::byte> notice);
@@ -50,16 +51,18 @@ class LossSpread {
   TcpTransport* const far_;
   const std::vector<uint32_t>& hosts_;
   const int rank_;
-  std::map<int, std::vector<std::byte>> goodbyes_;  // of ranks that are about to be lost
+  std::map<int, std::vector<std::byte>> goodbyes_;  // of ranks that are leaving
   struct Told {
     int by = -1;
     std::vector<std::byte> notice;
   };
-  std::map<int, Told> told_near_;  // ranks of other hosts that a rank of this one has told of
-  std::map<int, std::vector<std::byte>> lost_near_;  // ranks of this host, and what others are told
+  std::map<int, Told> told_near_;  // lost ranks of other hosts that a rank of this host has
+                                   // reported
+  std::map<int, std::vector<std::byte>> lost_near_;  // lost ranks of this host, and the notices for
+                                                     // others
   std::set<int> lost_;
-  std::set<int> unreached_;  // of these, the ones that may live: this rank alone can't reach them
-  double replace_at_ = 0;    // when representatives may be missing; 0: none is
+  std::set<int> unreached_;  // of these, ranks that may be alive: only this rank can't reach them
+  double replace_at_ = 0;    // when to replace lost representatives; 0: none are missing
 };
 
 }  // namespace horoscale

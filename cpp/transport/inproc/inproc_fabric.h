@@ -1,6 +1,6 @@
 // InprocFabric: all ranks of a job in one process, on the heap. The reference transport: ranks may
-// be threads (the thread sanitizer sees everything), or one thread may drive all of them in any
-// order it likes, so that a test is deterministic and never has to sleep.
+// be threads (for ThreadSanitizer), or one thread may drive all of them in any order, so that tests
+// are deterministic and never sleep.
 #pragma once
 
 #include <atomic>
@@ -23,16 +23,16 @@ namespace horoscale {
 
 class InprocFabric : public std::enable_shared_from_this<InprocFabric> {
  public:
-  // `hosts[r]`: the host that rank r plays to be on, any number; empty: all are on one. Memory
-  // reaches everywhere all the same.
+  // `hosts[r]` is the simulated host of rank r, any number; empty: all ranks are on one host.
+  // Memory is accessible to all ranks anyway.
   static Result<std::shared_ptr<InprocFabric>> Create(int size, const MemoryOptions& options = {},
                                                       std::vector<uint32_t> hosts = {});
   ~InprocFabric();
 
-  // The transport of a rank; once for each rank. It keeps the fabric alive.
+  // Creates the transport of a rank, once per rank. It keeps the fabric alive.
   std::unique_ptr<Transport> Endpoint(int rank);
 
-  // To its peers it is as if the rank's process had died now; the rank itself isn't told. Any
+  // Simulates the death of the rank's process for its peers; the rank itself is not notified. Any
   // thread.
   void Kill(int rank) { End(rank, "its process ended"); }
 

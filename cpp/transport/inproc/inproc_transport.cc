@@ -51,7 +51,8 @@ void InprocTransport::CheckPeers() {
 Result<std::byte*> InprocTransport::AllocateShared(size_t bytes) {
   AlignedMemory memory = AllocateAligned(bytes);
   if (memory == nullptr) {
-    return Status::System("allocating " + std::to_string(bytes) + " shared bytes", ENOMEM);
+    return Status::System("allocating " + std::to_string(bytes) + " bytes of shared memory",
+                          ENOMEM);
   }
   std::byte* const address = memory.get();
   std::lock_guard lock(fabric_->mutex_);
@@ -85,7 +86,7 @@ std::byte* InprocTransport::SharedAddress(int rank, int64_t offset, size_t bytes
 
 Status InprocTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
   {
-    // What a dead process had is gone.
+    // The memory of a dead process is not accessible.
     std::lock_guard lock(fabric_->mutex_);
     const InprocFabric::Rank& other = *fabric_->ranks_[static_cast<size_t>(rank)];
     if (other.ended) return UnreadableRank(rank, other.how);

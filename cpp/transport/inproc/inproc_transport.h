@@ -15,8 +15,8 @@ struct InprocFabric::Rank {
 
   alignas(64) SleepFlag sleeping{0};
   const EventFd doorbell;  // rung by peers
-  const EventFd wake;      // Wake(), and the end of a peer
-  // Under the fabric's mutex.
+  const EventFd wake;      // for Wake() and the exit of a peer
+  // Guarded by the fabric's mutex.
   bool ended = false;
   std::string how;
 };
@@ -41,7 +41,7 @@ class InprocTransport final : public MemoryTransport {
   bool CanBeRead(const std::byte*, size_t) const override { return true; }
   Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
-  // Whether [memory, memory + bytes) lies in one block of the rank's.
+  // Whether [memory, memory + bytes) is in one block of the rank.
   bool Holds(int rank, const std::byte* memory, size_t bytes) const;
 
   std::shared_ptr<InprocFabric> fabric_;

@@ -37,7 +37,8 @@ std::byte* BankExchange::Reserve(uint64_t round) {
   const uint64_t needed = round < geometry_.banks ? 0 : round + 1 - geometry_.banks;
   if (!AllHaveReleased(needed)) {
     if (waits_for_release_) return nullptr;
-    // From now on the others ring when they release; look once more, it may have just happened.
+    // From now on the others ring when they release. Check once more, because it may have just
+    // happened.
     waits_for_release_ = true;
     own().waits_for_release.store(1);
     if (!AllHaveReleased(needed)) return nullptr;
@@ -88,8 +89,8 @@ void BankExchange::Release(uint64_t round) {
   }
 }
 
-// What the caller writes into its tensors afterwards comes after the mark, and who has read any of
-// that sees the mark: the fences keep both orders.
+// Later writes of the caller to its tensors are ordered after the mark, and readers of such data
+// see the mark: the fences guarantee both.
 void BankExchange::Withdraw() {
   own().has_withdrawn.store(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -1,7 +1,7 @@
-// BankExchange: the Exchange over memory that all members can reach.
+// BankExchange: the Exchange over memory that all members can access.
 //
 // Every member owns one block: two counters and `banks` chunks. Only the owner writes to a block;
-// the others look at the counters and read the chunks.
+// the others read the counters and chunks.
 //
 //     published   rounds below it are visible        read by Peek() of the others
 //     consumed    rounds below it are released here  read by Reserve() of the others
@@ -27,8 +27,8 @@ struct BankGeometry {
   bool operator==(const BankGeometry&) const = default;
 };
 
-// Start of a block; zero bytes are an unused block. A line for each counter, because different
-// calls of different members wait for them.
+// The start of a block; zeros are an unused block. Each counter has its own cache line, because
+// members wait for them in different calls.
 struct BankControl {
   alignas(64) std::atomic<uint64_t> published;
   alignas(64) std::atomic<uint64_t> consumed;
@@ -54,12 +54,12 @@ class BankExchange : public Exchange {
   BankExchange(const BankExchange&) = delete;
   BankExchange& operator=(const BankExchange&) = delete;
 
-  // The transport is gone: the exchange may still be destroyed, but not used.
+  // The transport was destroyed: the exchange may only be destroyed afterwards.
   void Orphan() {
     on_destroy_ = [] {};
   }
 
-  // Says where the block of another member is; once for each.
+  // Sets the block of another member; once per member.
   void Attach(uint32_t member, std::byte* block);
 
   uint32_t size() const override { return static_cast<uint32_t>(members_.size()); }
@@ -79,7 +79,7 @@ class BankExchange : public Exchange {
     BankControl* control = nullptr;  // null until attached
     std::byte* chunks = nullptr;
     Doorbell* doorbell = nullptr;
-    uint64_t seen_published = 0;  // last look at control->published
+    uint64_t seen_published = 0;  // last value read from control->published
   };
 
   // Updates released_by_all_; whether every member has released the rounds below `rounds`.
@@ -93,7 +93,7 @@ class BankExchange : public Exchange {
   const uint32_t self_;
   std::vector<Member> members_;
   uint32_t unattached_;
-  uint64_t published_ = 0;  // copies of the own counters
+  uint64_t published_ = 0;  // copies of this member's counters
   uint64_t consumed_ = 0;
   uint64_t released_by_all_ = 0;  // rounds below it are released by every member
   bool waits_for_release_ = false;

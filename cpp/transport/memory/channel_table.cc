@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// The host's shared memory by member instead of by rank.
+// The host's shared memory, indexed by member instead of rank.
 class ChannelMemory final : public SharedMemory {
  public:
   ChannelMemory(ChannelHost* host, std::span<const int> ranks)
@@ -59,13 +59,13 @@ Result<std::unique_ptr<Exchange>> ChannelTable::Open(ChannelId id, std::span<con
   assert(std::binary_search(ranks.begin(), ranks.end(), rank_));
   const auto known = channels_.find(id);
   if (known != channels_.end() && !known->second.ranks.empty()) {
-    return Status::InvalidArgument(Describe(id) + " has been opened before");
+    return Status::InvalidArgument(Describe(id) + " is already open");
   }
   if (known != channels_.end()) {
     for (const auto& [from, block] : known->second.peer_blocks) {
       if (std::binary_search(ranks.begin(), ranks.end(), from)) continue;
       return Status::Protocol("rank " + std::to_string(from) + " has opened " + Describe(id) +
-                              ", of which it is no member here");
+                              ", but is not a member of it on this rank");
     }
   }
   Result<std::byte*> block = host_->AllocateBlock(BlockBytes(geometry_));
@@ -101,36 +101,38 @@ Status ChannelTable::OnNotice(int from_rank, ChannelId id, std::span<const std::
                               bool is_over) {
   BankNotice notice;
   if (payload.size() != sizeof(notice)) {
-    return Status::Protocol("bank notice of " + std::to_string(payload.size()) + " bytes");
+    return Status::Protocol("bank notice of invalid size: " + std::to_string(payload.size()) +
+                            " bytes");
   }
   std::memcpy(&notice, payload.data(), sizeof(notice));
   if (is_over && !channels_.contains(id)) return {};
   Channel& channel = channels_[id];
   if (!channel.ranks.empty() &&
       !std::binary_search(channel.ranks.begin(), channel.ranks.end(), from_rank)) {
-    return Status::Protocol("bank notice for " + Describe(id) + " from a rank outside it");
+    return Status::Protocol("bank notice for " + Describe(id) +
+                            " from a rank that is not a member");
   }
   switch (notice.type) {
     case BankNotice::Type::kOpened:
       return OnOpened(from_rank, channel, notice.offset);
     case BankNotice::Type::kClosed:
       if (!channel.peer_blocks.contains(from_rank) || !channel.closed.insert(from_rank).second) {
-        return Status::Protocol(Describe(id) + " closed, but not open");
+        return Status::Protocol(Describe(id) + " was closed, but is not open");
       }
       ForgetIfUnused(id);
       return {};
   }
-  return Status::Protocol("bank notice of unknown type");
+  return Status::Protocol("bank notice with an unknown type");
 }
 
 Status ChannelTable::OnOpened(int from_rank, Channel& channel, int64_t offset) {
   std::byte* block = host_->PeerBlock(from_rank, offset, BlockBytes(geometry_));
   if (block == nullptr || reinterpret_cast<uintptr_t>(block) % alignof(BankControl) != 0) {
     return Status::Protocol("banks announced at offset " + std::to_string(offset) +
-                            ", where no memory of the sender is");
+                            ", which is outside of the sender's memory");
   }
   if (!channel.peer_blocks.try_emplace(from_rank, block).second) {
-    return Status::Protocol("banks of one process set announced twice");
+    return Status::Protocol("the banks of a process set were announced twice");
   }
   if (channel.exchange != nullptr) {
     channel.exchange->Attach(IndexOf(channel.ranks, from_rank), block);
@@ -176,7 +178,7 @@ void ChannelTable::OnRankLost(int rank) {
     }
   }
   for (const ChannelId id : concerned) ForgetIfUnused(id);
-  // What it has opened alone, or with others that are lost, nobody reads any more.
+  // Channels that only it and other lost ranks have opened are not read any more.
   for (auto at = channels_.begin(); at != channels_.end();) {
     const auto next = std::next(at);
     if (at->second.ranks.empty()) {

@@ -1,8 +1,8 @@
-// ChannelTable: which block of memory belongs to which member of which channel, and until when.
+// ChannelTable: maps members of channels to their blocks of memory, and tracks their lifetime.
 //
 // Members open and close a channel at different times. A block that a member announces before the
-// channel is open here is remembered; a block of ours is given back only when every other member
-// has closed the channel too, or is lost, because until then it may still be read.
+// channel is open here is recorded. This rank's block is freed only when every other member has
+// closed the channel or is lost, because until then it may still be read.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace horoscale {
 
-// What a kBank frame says; the bytes are the wire's.
+// The content of a kBank frame, as sent over the wire.
 struct BankNotice {
   enum class Type : uint64_t { kOpened = 1, kClosed = 2 };
   Type type = Type::kOpened;
@@ -28,22 +28,22 @@ struct BankNotice {
 };
 static_assert(sizeof(BankNotice) == 16);
 
-// What the table needs of its transport.
+// The interface of the table to its transport.
 class ChannelHost {
  public:
   virtual ~ChannelHost() = default;
   virtual Result<std::byte*> AllocateBlock(size_t bytes) = 0;
   virtual void FreeBlock(std::byte* block) = 0;
-  // The block at the peer's offset; null if there can't be one.
+  // The block at the peer's offset; null if the offset is invalid.
   virtual std::byte* PeerBlock(int rank, int64_t offset, size_t bytes) = 0;
-  // The offset of this rank's shared memory; -1 if it is none.
+  // The offset of this rank's shared memory; -1 if it is not shared.
   virtual int64_t OwnOffset(const std::byte* memory, size_t bytes) const = 0;
-  // Whether the memory of a peer that is not shared can be read too, whether peers can read such
-  // memory of this rank, and doing it.
+  // Whether the private memory of a peer can be read, whether peers can read private memory of this
+  // rank, and the read itself.
   virtual bool CanReadPrivate(int) const { return false; }
   virtual bool CanBeRead(const std::byte*, size_t) const { return false; }
   virtual Status ReadPrivate(int, uint64_t, std::byte*, size_t) const {
-    return Status::Internal("no private memory can be read");
+    return Status::Internal("this exchange can't read private memory");
   }
   virtual void Notify(int rank, ChannelId channel, BankNotice::Type type,
                       const std::byte* block) = 0;
@@ -60,11 +60,12 @@ class ChannelTable {
 
   Result<std::unique_ptr<Exchange>> Open(ChannelId channel, std::span<const int> ranks);
 
-  // A kBank frame has come. kProtocol if it can't be. `is_over`: nothing is opened here any more.
+  // Handles a kBank frame. kProtocol if it is invalid. `is_over`: the channel will not be opened
+  // here.
   Status OnNotice(int from_rank, ChannelId channel, std::span<const std::byte> payload,
                   bool is_over);
 
-  // The channel will not be opened here, if it isn't open.
+  // The channel, if it is not open, will not be opened here.
   void Forget(ChannelId channel);
 
   void OnRankLost(int rank);
@@ -72,17 +73,17 @@ class ChannelTable {
  private:
   struct Channel {
     std::vector<int> ranks;                 // empty: not open here yet
-    BankExchange* exchange = nullptr;       // null: not open here yet, or not any more
+    BankExchange* exchange = nullptr;       // null: not open here yet, or closed
     std::byte* block = nullptr;             // ours
     std::map<int, std::byte*> peer_blocks;  // announced, by rank
-    std::set<int> closed;                   // ranks that don't look at our block (any more)
+    std::set<int> closed;                   // ranks that do not access our block (any more)
   };
 
   Status OnOpened(int from_rank, Channel& channel, int64_t offset);
-  // Those that peers have opened and this rank has not.
+  // Channels that peers have opened and this rank has not.
   void ForgetEarly(std::map<ChannelId, Channel>::iterator at);
   void Close(ChannelId id);
-  // Gives the block back and forgets the channel if nobody looks at it any more.
+  // Frees the block and forgets the channel if no peer accesses it any more.
   void ForgetIfUnused(ChannelId id);
 
   const int rank_;

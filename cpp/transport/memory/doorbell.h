@@ -1,8 +1,8 @@
-// Doorbell: wakes a rank that sleeps, and costs one load when it doesn't.
+// Doorbell: wakes a sleeping rank; costs one load if it is awake.
 //
-// The sleeper: set its flag, look at everything it waits for once more, sleep on its eventfd. The
-// sender: store what it has to say, then Ring(). All of these stores and loads are seq_cst, so
-// either the sleeper's last look finds the news or the sender finds the flag
+// The sleeper sets its flag, checks everything that it waits for once more, and sleeps on its
+// eventfd. The sender stores its data, then calls Ring(). All of these stores and loads are
+// seq_cst, so either the sleeper's last check finds the data, or the sender finds the flag
 // (tests/model/doorbell.pml).
 #pragma once
 
@@ -13,19 +13,19 @@
 
 namespace horoscale {
 
-// In memory that the peers see. Zero: awake.
+// In memory that the peers can access. Zero: awake.
 using SleepFlag = std::atomic<uint32_t>;
 static_assert(SleepFlag::is_always_lock_free);
 
-// A sender's handle on another rank's doorbell; owns neither the flag nor the event.
+// A sender's handle to another rank's doorbell; owns neither the flag nor the event.
 class Doorbell {
  public:
   Doorbell(SleepFlag* sleeping, const EventFd* event) : sleeping_(sleeping), event_(event) {}
 
-  // Call after a seq_cst store that the owner looks at before it sleeps.
+  // Call after a seq_cst store that the owner checks before it sleeps.
   void Ring() {
     if (sleeping_->load() == 0) return;
-    if (sleeping_->exchange(0) == 0) return;  // another sender rings: once a sleep is enough
+    if (sleeping_->exchange(0) == 0) return;  // another sender rings: one ring per sleep is enough
     ++times_rung_;
     event_->Signal();
   }

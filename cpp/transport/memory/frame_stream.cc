@@ -37,7 +37,8 @@ Result<bool> FrameWriter::Flush() {
   if (!moved.ok()) return moved.status();
   size_t total = *moved;
   if (HasBacklog()) {
-    // From now on the consumer rings; look once more, it may have made space before it saw this.
+    // From now on the consumer rings. Check once more, because it may have freed space before it
+    // saw the flag.
     ring_.SetWaits(true);
     moved = AppendBacklog();
     if (!moved.ok()) return moved.status();
@@ -81,8 +82,8 @@ Result<bool> FrameReader::ReadPrefix() {
   prefix_have_ += *read;
   if (prefix_have_ < sizeof(prefix_)) return false;
   if (prefix_.payload_bytes > kMaxMessageBytes || prefix_.reserved != 0) {
-    return Status::Protocol("impossible control frame: kind " + std::to_string(prefix_.kind) +
-                            ", " + std::to_string(prefix_.payload_bytes) + " bytes");
+    return Status::Protocol("invalid control frame: kind " + std::to_string(prefix_.kind) + ", " +
+                            std::to_string(prefix_.payload_bytes) + " bytes");
   }
   frame_.header = {static_cast<FrameKind>(prefix_.kind),
                    {prefix_.process_set, prefix_.incarnation}};

@@ -1,4 +1,5 @@
-// Control frames over a byte ring: any length up to kMaxMessageBytes, also longer than the ring.
+// Control frames over a byte ring, of any length up to kMaxMessageBytes, including frames longer
+// than the ring.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace horoscale {
 
-// What goes before each payload. Both ends run on one machine, so its bytes are the wire's.
+// The header of each payload. Both ends run on one machine, so it is sent in memory layout.
 struct FramePrefix {
   uint32_t payload_bytes;
   uint16_t kind;
@@ -25,14 +26,14 @@ static_assert(sizeof(FramePrefix) == 16);
 
 class FrameWriter {
  public:
-  // Rings the consumer after each change of the ring.
+  // Rings the consumer's doorbell after each change of the ring.
   FrameWriter(RingProducer ring, Doorbell* consumer) : ring_(ring), consumer_(consumer) {}
 
-  // What the ring can't take now is kept for Flush(). A failed status means that the ring is
-  // corrupt.
+  // Data that does not fit into the ring is queued for Flush(). A failed status means that the ring
+  // is corrupt.
   Status Send(const FrameHeader& header, std::span<const std::byte> payload);
 
-  // Moves what was kept; returns whether anything moved.
+  // Writes queued data; returns whether there was progress.
   Result<bool> Flush();
   bool HasBacklog() const { return backlog_begin_ < backlog_.size(); }
 
@@ -48,20 +49,21 @@ class FrameWriter {
 
 struct Frame {
   FrameHeader header;
-  // A copy: what is checked is what is used, whatever the other side writes meanwhile.
+  // A copy, so that the data that was checked is the data that is used, whatever the other side
+  // writes meanwhile.
   std::vector<std::byte> payload;
 };
 
 class FrameReader {
  public:
-  // Rings the producer after it has made the space that the producer waits for.
+  // Rings the producer's doorbell when it frees space that the producer waits for.
   FrameReader(RingConsumer ring, Doorbell* producer) : ring_(ring), producer_(producer) {}
 
-  // Whether Next() would find nothing new; cheaper than calling it.
+  // Whether Next() would find nothing; cheaper than Next().
   bool Idle() const { return ring_.Empty(); }
 
-  // The next whole frame, valid until the next call; null while there is none. A failed status
-  // means that the stream is broken for good.
+  // The next complete frame, valid until the next call; null if there is none. A failed status
+  // means that the stream is permanently broken.
   Result<const Frame*> Next();
 
  private:

@@ -18,14 +18,14 @@ Status CheckOptions(const MemoryOptions& options) {
   const auto& [chunk_bytes, banks] = options.banks;
   if (chunk_bytes == 0 || chunk_bytes % 4096 != 0) {
     return Status::InvalidArgument("chunks of " + std::to_string(chunk_bytes) +
-                                   " bytes: not a multiple of 4096");
+                                   " bytes: the size must be a multiple of 4096");
   }
   if (banks < 4) {
-    return Status::InvalidArgument(std::to_string(banks) + " banks: at least 4 are needed");
+    return Status::InvalidArgument(std::to_string(banks) + " banks: at least 4 are required");
   }
   if (!std::has_single_bit(options.ring_bytes) || options.ring_bytes < 64) {
     return Status::InvalidArgument("control rings of " + std::to_string(options.ring_bytes) +
-                                   " bytes: not a power of two of at least 64");
+                                   " bytes: the size must be a power of two of at least 64");
   }
   return {};
 }
@@ -74,7 +74,7 @@ bool MemoryTransport::Poll(TransportSink& sink) {
 
 bool MemoryTransport::PollLink(int rank, Link& link, TransportSink& sink) {
   bool moved = link.state == Link::State::kUp && Flush(rank, link);
-  // A peer that had ended before this look can't have written anything after it.
+  // A peer that had exited before this check can't write anything after it.
   const bool ended = link.state == Link::State::kEnding;
   if (DeliverFrames(rank, link, sink)) moved = true;
   if (!ended && link.state != Link::State::kOver) return moved;
@@ -93,8 +93,8 @@ bool MemoryTransport::Flush(int rank, Link& link) {
 
 bool MemoryTransport::DeliverFrames(int rank, Link& link, TransportSink& sink) {
   bool moved = false;
-  // A ring's worth at a time, so that a peer that never stops sending can't keep the caller here.
-  // One that has ended has written no more than that, and everything is delivered.
+  // At most one ring's capacity at a time, so that a peer that never stops sending can't block the
+  // caller. A peer that has exited has not written more than that, so everything is delivered.
   size_t delivered = 0;
   while (link.state == Link::State::kEnding ||
          (link.state == Link::State::kUp && delivered < options_.ring_bytes)) {

@@ -1,6 +1,6 @@
-// MemoryTransport: what the transports over common memory share: control rings, doorbells, channels
-// and the end of a link. Where the memory comes from, how a peer's end is seen and how to sleep is
-// the business of inproc/ and shm/.
+// MemoryTransport: the common part of the transports over shared memory: control rings, doorbells,
+// channels and the shutdown of links. inproc/ and shm/ implement memory allocation, the detection
+// of a peer's exit, and sleeping.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace horoscale {
 // The same on all ranks of a job.
 struct MemoryOptions {
   BankGeometry banks;
-  size_t ring_bytes = 64 << 10;  // of a control ring, a power of two
+  size_t ring_bytes = 64 << 10;  // size of a control ring, a power of two
   bool operator==(const MemoryOptions&) const = default;
 };
 Status CheckOptions(const MemoryOptions& options);
@@ -44,7 +44,7 @@ class MemoryTransport : public Transport, private ChannelHost {
   TransportCounters counters() const final;
 
  protected:
-  // How a peer is reached. The memory outlives the transport.
+  // The connection to a peer. The memory outlives the transport.
   struct LinkEnds {
     std::byte* out_ring = nullptr;
     std::byte* in_ring = nullptr;
@@ -52,22 +52,22 @@ class MemoryTransport : public Transport, private ChannelHost {
     const EventFd* doorbell = nullptr;  // of the peer
   };
 
-  // `sleeping` and `doorbell` are this rank's own and outlive the transport.
+  // `sleeping` and `doorbell` belong to this rank and outlive the transport.
   MemoryTransport(int rank, int size, const MemoryOptions& options, SleepFlag* sleeping,
                   const EventFd* doorbell);
-  // Every other rank that is talked to is connected before the first use.
+  // Must be called for every peer before the first use.
   void Connect(int rank, const LinkEnds& ends);
 
-  // Looks for peers that have ended and calls MarkEnded() for them. Called by each Poll().
+  // Detects peers that have exited and calls MarkEnded() for them. Called by each Poll().
   virtual void CheckPeers() = 0;
-  // The peer has ended and writes nothing any more. What it has written is delivered, then the sink
-  // is told; `how` is such as "its process ended".
+  // The peer has exited and writes nothing more. Its remaining data is delivered, then the sink is
+  // notified. `how` is, for example, "its process ended".
   void MarkEnded(int rank, std::string_view how);
 
-  // The part of Close() that uses the rings: the frame goes behind everything else that was sent.
+  // The part of Close() that uses the rings: sends the frame after all other data.
   void SendLast(std::span<const std::byte> last_frame, const Deadline& deadline);
 
-  // The failure of reading a peer's memory.
+  // The error for a peer's memory that can't be read.
   static Status UnreadableRank(int rank, std::string_view why);
 
   const MemoryOptions& options() const { return options_; }
@@ -80,12 +80,12 @@ class MemoryTransport : public Transport, private ChannelHost {
     FrameReader in;
     enum class State {
       kUp,
-      kEnding,  // the peer has ended: what it has written is still delivered
+      kEnding,  // the peer has exited: its remaining data is still delivered
       kOver,    // nothing more is delivered
-      kLost,    // and the sink has been told
+      kLost,    // and the sink has been notified
     };
     State state = State::kUp;
-    Status reason;  // once it isn't up
+    Status reason;  // set when the state is not kUp
   };
 
   // ChannelHost
@@ -105,16 +105,16 @@ class MemoryTransport : public Transport, private ChannelHost {
   bool DeliverFrames(int rank, Link& link, TransportSink& sink);
   Status Deliver(int rank, const Frame& frame, TransportSink& sink);
   bool Flush(int rank, Link& link);
-  // Nothing more of the link is delivered, for `reason`.
+  // Stops delivery from the link, for `reason`.
   static void Finish(Link& link, Status reason);
-  // Finishes a link that can't be believed any more.
+  // Finishes a link that has delivered invalid data.
   void Break(int rank, Link& link, const Status& why);
 
   const int rank_;
   const MemoryOptions options_;
   SleepFlag* sleeping_;
   const EventFd* doorbell_;
-  std::vector<std::unique_ptr<Link>> links_;  // by rank; null for the own and unconnected ones
+  std::vector<std::unique_ptr<Link>> links_;  // by rank; null for this rank and unconnected ones
   TransportCounters counters_;
   ChannelTable channels_;
 };

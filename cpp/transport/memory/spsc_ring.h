@@ -1,8 +1,8 @@
 // A byte ring in raw memory between one producer and one consumer, in one process or in two.
 //
-// head and tail count all bytes ever written and read, so full and empty differ without a spare
-// byte and nothing ever wraps. Each side trusts only its own counter: what it reads of the other's
-// is checked, because the other side may be another process that went wrong.
+// head and tail count all bytes ever written and read, so full and empty are distinguishable
+// without a spare byte, and the counters never wrap. Each side trusts only its own counter and
+// validates the other's, because the other side may be a faulty process.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace horoscale {
 
-// Start of the ring's memory; zero bytes are an empty ring. Each side writes one cache line.
+// The start of the ring's memory; zeros are an empty ring. Each side writes one cache line.
 struct RingControl {
   alignas(64) std::atomic<uint64_t> head;  // producer's
   std::atomic<uint32_t> producer_waits;    // producer's: ring its doorbell when space is freed
@@ -23,20 +23,21 @@ struct RingControl {
 static_assert(sizeof(RingControl) == 128);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-// Memory of a ring whose capacity (a power of two) is given; it must be 64-byte aligned.
+// The memory size of a ring with this capacity (a power of two); the memory must be 64-byte
+// aligned.
 constexpr size_t RingMemoryBytes(size_t capacity) { return sizeof(RingControl) + capacity; }
 
 class RingProducer {
  public:
   RingProducer(std::byte* memory, size_t capacity);
 
-  // Copies as many of the bytes as there is space for and returns how many; the consumer sees them
-  // after Commit(). kProtocol if the consumer's counter is impossible.
+  // Copies as many bytes as there is space for and returns their number; the consumer sees them
+  // after Commit(). kProtocol if the consumer's counter is invalid.
   Result<size_t> Append(std::span<const std::byte> bytes);
   void Commit();
 
-  // While set, the consumer rings the producer's doorbell whenever it frees space. Setting it and
-  // appending again is how a producer waits for space without losing a wake-up.
+  // While set, the consumer rings the producer's doorbell when it frees space. To wait for space
+  // without losing a wake-up, a producer sets it and appends again.
   void SetWaits(bool waits);
 
  private:
@@ -51,11 +52,11 @@ class RingConsumer {
  public:
   RingConsumer(std::byte* memory, size_t capacity);
 
-  // Whether there is nothing to read now: what an idle engine asks of each peer, over and over.
+  // Whether there is nothing to read; an idle engine polls this for each peer.
   bool Empty() const { return seen_head_ == tail_ && control_->head.load() == tail_; }
 
-  // Copies at most out.size() bytes and returns how many; their space is free after Commit().
-  // kProtocol if the producer's counter is impossible.
+  // Copies at most out.size() bytes and returns their number; their space is freed by Commit().
+  // kProtocol if the producer's counter is invalid.
   Result<size_t> Read(std::span<std::byte> out);
   // Returns whether the producer waits for space.
   bool Commit();

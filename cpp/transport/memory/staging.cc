@@ -6,14 +6,15 @@
 namespace horoscale {
 namespace {
 
-// In one step of either side: other work has its turn in between.
+// Limit per step of either side, so that other work gets its turn.
 constexpr size_t kStepBytes = 256 << 10;
 
-// A receiver that has read so often alone reads more at once: each time costs a system call.
+// After this many reads without the sender's help, a receiver reads larger pieces, because each
+// read is a system call.
 constexpr uint32_t kTriesAlone = 4;
 constexpr size_t kMostAloneBytes = 256 << 10;
 
-// Both ranks begin with the first piece at once: a small message needs small ones.
+// Both ranks start concurrently, so small messages need small pieces.
 size_t PieceBytes(size_t bytes) {
   if (bytes < 128 << 10) return 16 << 10;
   if (bytes < 512 << 10) return 32 << 10;
@@ -24,7 +25,7 @@ StagingControl& ControlOf(std::byte* area) { return *reinterpret_cast<StagingCon
 
 uint64_t Pack(uint32_t use, uint32_t pieces) { return uint64_t{use} << 32 | pieces; }
 
-// Null of another use.
+// Null if the counter belongs to another use.
 std::optional<uint32_t> Load(const StagingControl::Counter& counter, uint32_t use) {
   const uint64_t value = counter.load();
   if (value >> 32 != use) return std::nullopt;
@@ -51,7 +52,7 @@ bool StagingWriter::Step() {
   for (size_t copied = 0; copied < kStepBytes;) {
     const auto unread = Load(control.unread, use_);
     const auto emptied = Load(control.emptied, use_);
-    if (!unread || !emptied) return moved;  // the receiver has gone on to another message
+    if (!unread || !emptied) return moved;  // the receiver has moved on to another message
     if (begun_ >= std::min(*unread, pieces_.count())) return moved;
     if (*emptied > begun_ || begun_ - *emptied >= pieces_.cells()) return moved;
     const size_t bytes = pieces_.BytesOf(begun_);

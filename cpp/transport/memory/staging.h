@@ -1,18 +1,18 @@
-// A large message from private memory of one rank to that of another one of its host, copied by
-// both at once.
+// Staging: transfers a large message between private memory of two ranks of a host, copied by both
+// concurrently.
 //
-// The receiver reads the message where it lies, from its end on. Meanwhile the sender copies it,
-// from its beginning on, into cells of its own shared memory, where the receiver takes it from.
-// They meet somewhere: the receiver takes no piece that it has read, and a piece that both have
-// moved does no harm. Neither waits for the other. If the sender does something else, the receiver
-// reads all of it.
+// The receiver reads the message in place, from its end backwards. Meanwhile the sender copies it,
+// from its beginning, into cells of its own shared memory, from which the receiver copies it. The
+// two meet somewhere in between: the receiver skips pieces that it has read, and moving a piece
+// twice is harmless. Neither side waits for the other. If the sender is busy, the receiver reads
+// everything.
 //
-// Nobody writes into the other's tensors: whoever ends or gives up in the middle, no memory is
-// written that is its caller's again.
+// Neither rank writes into the other's tensors. If one exits or aborts, memory that was returned to
+// its caller is never written.
 //
-// An area serves one message after the other, each a use of its own. Every counter has one writer
-// and says which use it is of: nothing is reset, and what a use has left behind means nothing to
-// the next one (tests/model/staging.pml).
+// An area serves one message at a time; each is a *use*. Every counter has one writer and contains
+// the number of its use, so counters need not be reset, and values of earlier uses are ignored
+// (tests/model/staging.pml).
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,12 @@
 
 namespace horoscale {
 
-// Below that much the receiver alone is as fast.
+// For smaller messages, the receiver alone is as fast.
 inline constexpr size_t kLeastStagedBytes = 32 << 10;
 
-// Start of an area; zero bytes are one without a use. The cells come after it.
+// The start of an area; zeros are an unused area. The cells follow.
 struct StagingControl {
-  // A use in the high half, pieces in the low half.
+  // The use in the high half, the number of pieces in the low half.
   using Counter = std::atomic<uint64_t>;
   alignas(64) Counter begun;    // sender's: pieces that it has copied here, or is copying
   Counter staged;               // sender's: those that are here
@@ -42,7 +42,7 @@ inline constexpr size_t kStagingCellsBytes = 1
                                              << 20;  // less is slower: what is taken is in L3 then
 inline constexpr size_t kStagingAreaBytes = kStagingCellsOffset + kStagingCellsBytes;
 
-// How a message is cut; the same on both ranks.
+// How a message is divided into pieces; the same on both ranks.
 class StagingPieces {
  public:
   explicit StagingPieces(size_t bytes);
@@ -50,7 +50,7 @@ class StagingPieces {
   uint32_t cells() const { return static_cast<uint32_t>(kStagingCellsBytes / piece_bytes_); }
   size_t OffsetOf(uint32_t piece) const { return piece * piece_bytes_; }
   size_t BytesOf(uint32_t piece) const;
-  // The cell that the piece goes through.
+  // The cell for the piece.
   std::byte* CellOf(std::byte* area, uint32_t piece) const {
     return area + kStagingCellsOffset + piece % cells() * piece_bytes_;
   }
@@ -63,10 +63,11 @@ class StagingPieces {
 
 class StagingWriter {
  public:
-  // After the receiver has said that this use has begun. `message` is read by Step() alone.
+  // Created after the receiver has announced this use. Only Step() reads `message`.
   StagingWriter(std::byte* area, uint32_t use, std::span<const std::byte> message);
 
-  // Copies some pieces, if there is room for them and the receiver hasn't read them; whether any.
+  // Copies some pieces, if there is room and the receiver has not read them; returns whether it
+  // copied any.
   bool Step();
   uint32_t use() const { return use_; }
 
@@ -86,18 +87,17 @@ class StagingReader {
     bool operator==(const Piece&) const = default;
   };
 
-  // Before the sender is told of the use, and after the last one is over here.
+  // Created before the sender learns of the use, and after the previous use has ended here.
   StagingReader(std::byte* area, uint32_t use, std::span<std::byte> into);
 
-  // Takes what is staged; how many bytes.
+  // Copies the staged pieces; returns the number of bytes.
   size_t TakeStaged();
-  // What the caller has to read from the sender's memory next: a piece, or several if the sender
-  // does something else. Null if the sender has begun with all that is missing, and `if_begun` is
-  // false.
+  // The next part that the caller must read from the sender's memory: one piece, or several if the
+  // sender is busy. Null if the sender has begun all missing pieces and `if_begun` is false.
   std::optional<Piece> NextUnread(bool if_begun);
-  // All has been taken or read.
+  // Whether all pieces have been copied.
   bool IsDone() const { return taken_ == unread_; }
-  // Something is missing that the sender may still begin with.
+  // Whether there are missing pieces that the sender has not begun.
   bool LeavesSome() const;
   uint32_t use() const { return use_; }
 
@@ -108,7 +108,7 @@ class StagingReader {
   const StagingPieces pieces_;
   uint32_t taken_ = 0;
   uint32_t unread_;
-  uint32_t alone_ = 0;  // how often it has read since it found something staged
+  uint32_t alone_ = 0;  // number of reads since it last found staged pieces
 };
 
 }  // namespace horoscale

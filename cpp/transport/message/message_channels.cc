@@ -10,7 +10,7 @@
 namespace horoscale {
 namespace {
 
-// Between the chunks that are folded one after the other there is one.
+// There is one poll between chunks that are folded consecutively.
 constexpr int kPollsOwing = 3;
 
 }  // namespace
@@ -27,12 +27,12 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
   assert(std::is_sorted(ranks.begin(), ranks.end()));
   Channel& channel = channels_[id];
   if (!channel.ranks.empty()) {
-    return Status::InvalidArgument(Describe(id) + " has been opened before");
+    return Status::InvalidArgument(Describe(id) + " is already open");
   }
   for (const int early : channel.opened) {
     if (std::binary_search(ranks.begin(), ranks.end(), early)) continue;
     return Status::Protocol("rank " + std::to_string(early) + " has opened " + Describe(id) +
-                            ", of which it is no member here");
+                            ", but is not a member of it on this rank");
   }
   std::vector<bool> reached(ranks.size());
   std::transform(ranks.begin(), ranks.end(), reached.begin(), served);
@@ -50,7 +50,7 @@ Result<std::unique_ptr<MessageExchange>> MessageChannels::Open(
     if (channel.opened.contains(ranks[m])) exchange->OnOpened(m);
     const MessagePost::LinkState state = post_->StateOf(ranks[m]);
     if (state == MessagePost::LinkState::kUp) TellOpened(id, channel, m);
-    if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never again
+    if (state == MessagePost::LinkState::kLost) channel.opened.insert(ranks[m]);  // never will be
   }
   return exchange;
 }
@@ -73,7 +73,8 @@ void MessageChannels::OnLinked(int rank) {
 void MessageChannels::Close(ChannelId id) {
   Channel& channel = channels_.at(id);
   channel.exchange = nullptr;
-  // Kept until all have opened it: their messages must not look like those of a new channel.
+  // Kept until all members have opened it, so that their messages are not mistaken for those of a
+  // new channel.
   if (IsQuiet(channel)) channels_.erase(id);
 }
 
@@ -86,7 +87,7 @@ Result<uint32_t> MessageChannels::MemberOf(const Channel& channel, ChannelId id,
   const auto position = std::lower_bound(channel.ranks.begin(), channel.ranks.end(), rank);
   if (position == channel.ranks.end() || *position != rank) {
     return Status::Protocol("a message for " + Describe(id) + " from rank " + std::to_string(rank) +
-                            ", which is outside it");
+                            ", which is not a member");
   }
   return static_cast<uint32_t>(position - channel.ranks.begin());
 }
@@ -180,7 +181,7 @@ bool MessageChannels::IsAwaitedBy(int rank) const {
 
 Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageHeader& header) {
   if (header.bytes > MessageExchange::kChunkBytes) {
-    return Status::Protocol("a chunk of " + std::to_string(header.bytes) + " bytes");
+    return Status::Protocol("chunk of invalid size: " + std::to_string(header.bytes) + " bytes");
   }
   Arrival arrival;
   arrival.id = {header.process_set, header.incarnation};
@@ -191,7 +192,7 @@ Result<MessageChannels::Arrival> MessageChannels::Begin(int from, const MessageH
   if (!member.ok()) return member.status();
   arrival.member = *member;
   arrival.space = at->second.exchange->Accept(*member, header);
-  if (arrival.space == nullptr) return Status::Protocol("a chunk for which there is no space");
+  if (arrival.space == nullptr) return Status::Protocol("a chunk for which there is no bank");
   arrival.memory = at->second.exchange->memory();
   return arrival;
 }

@@ -1,5 +1,5 @@
-// MessageChannels: the process sets of a transport over messages, by their ids on the wire. Takes
-// their messages to their exchanges.
+// MessageChannels: the process sets of a message transport by their IDs on the wire. Dispatches
+// messages to their exchanges.
 #pragma once
 
 #include <cstdint>
@@ -21,42 +21,42 @@ class MessageChannels {
  public:
   MessageChannels(int rank, MessagePost* post, TransportCounters* counters)
       : rank_(rank), post_(post), counters_(counters) {}
-  // Exchanges that are still there are of no more use.
+  // Remaining exchanges become unusable.
   ~MessageChannels();
 
-  // `served` says which ranks are reached by messages; this one isn't. `hosts` is what the
-  // exchange says of its members.
+  // `served` marks the ranks that are reached by messages, which excludes this rank. `hosts` is
+  // returned by the exchange's hosts().
   Result<std::unique_ptr<MessageExchange>> Open(ChannelId id, std::span<const int> ranks,
                                                 const std::function<bool(int)>& served,
                                                 std::vector<uint32_t> hosts);
 
-  // What a rank says of its exchange: kOpened, kReleased. kProtocol if it may not say so.
-  // `is_over`: nothing is opened here any more.
+  // Handles kOpened and kReleased messages. kProtocol if the rank may not send them. `is_over`: the
+  // set has been removed here.
   Status OnMessage(int from, const MessageHeader& header, bool is_over);
 
-  // The set is over: nothing is opened here any more, and what is open is about to be closed.
+  // The set has been removed: its channel will not be opened here, or will be closed soon.
   void Forget(ChannelId channel);
 
-  // There is a link to the rank, which had none: it is told what is open here.
+  // A link to the rank was made: announces the channels that are open here.
   void OnLinked(int rank);
   void OnRankLost(int rank);
-  // At the end of each Poll(): tells members that their chunks are released, if they have waited
-  // for that for some polls.
+  // Called at the end of each Poll(): sends pending releases of chunks after some polls.
   void OnPolled();
-  // Before sleep: the same at once.
+  // Called before sleep: sends pending releases immediately.
   void TellReleased();
-  // Whether a chunk for the rank waits until it has opened its channel.
+  // Whether a chunk for the rank is waiting for the rank to open the channel.
   bool IsAwaitedBy(int rank) const;
 
-  // A part of a chunk on its way into its bank, or nowhere if the channel is closed here.
+  // A part of a chunk that is being received into its bank, or discarded if the channel is closed
+  // here.
   struct Arrival {
-    std::byte* space = nullptr;          // for header.bytes; null: nowhere
+    std::byte* space = nullptr;          // for header.bytes; null: discard
     std::shared_ptr<const void> memory;  // of the space
     ChannelId id;
     uint32_t member = 0;
     uint64_t round = 0;
   };
-  // kProtocol if the rank may not send it.
+  // Starts receiving a part. kProtocol if the rank may not send it.
   Result<Arrival> Begin(int from, const MessageHeader& header);
   void End(const Arrival& arrival);
 
@@ -65,24 +65,25 @@ class MessageChannels {
     std::vector<int> ranks;               // empty: not open here yet
     std::vector<bool> served;             // of the ranks
     MessageExchange* exchange = nullptr;  // null: not open here yet, or not any more
-    std::set<int> told;                   // the served ones with a link, which have been told so
-    std::set<int> opened;                 // those that have, or are lost
+    std::set<int> told;                   // served ranks with a link that have been notified
+    std::set<int> opened;                 // served ranks that have opened it, or are lost
     bool is_over = false;                 // forgotten while it was open
   };
 
   void Close(ChannelId id);
   void TellOpened(ChannelId id, Channel& channel, uint32_t member);
-  // Whether nothing may come of it any more that has to be told from what is of another one.
+  // Whether no more messages can arrive for it, which would have to be distinguished from those of
+  // another channel.
   static bool IsQuiet(const Channel& channel);
   Status OnOpened(int from, ChannelId id, bool is_over);
-  // Position among the ranks; kProtocol for one that isn't there.
+  // The index of the rank among the members; kProtocol if it is not a member.
   static Result<uint32_t> MemberOf(const Channel& channel, ChannelId id, int rank);
 
   const int rank_;
   MessagePost* post_;
   TransportCounters* counters_;
   std::map<ChannelId, Channel> channels_;
-  int polls_owing_ = 0;  // since members have not been told
+  int polls_owing_ = 0;  // number of polls since releases were last sent
   EarlyChannels early_;
 };
 

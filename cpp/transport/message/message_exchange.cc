@@ -11,8 +11,8 @@ namespace horoscale {
 namespace {
 
 constexpr std::align_val_t kPage{4096};
-// So many rounds are released before a member says so that has other things to do: each time costs
-// it and the other one a system call, and half of the banks are left meanwhile.
+// A busy member notifies others only after this many released rounds, because each notification
+// costs both sides a system call. Half of the banks remain available meanwhile.
 constexpr uint64_t kToldRounds = MessageExchange::kBanks / 2;
 
 constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
@@ -24,8 +24,8 @@ std::unique_ptr<MessageExchange> MessageExchange::Create(
     std::vector<uint32_t> hosts, MessagePost* post, TransportCounters* counters,
     std::function<void()> on_destroy) {
   const size_t bytes = ranks.size() * kBanks * kChunkBytes;
-  // Pages that are never used cost nothing: there are chunks of all members, also of those that
-  // another exchange serves.
+  // Allocates chunks for all members, including those that another exchange serves, because unused
+  // pages cost nothing.
   void* const memory = ::operator new(bytes, kPage, std::nothrow);
   if (memory == nullptr) return nullptr;
   std::unique_ptr<MessageExchange> exchange(
@@ -183,8 +183,8 @@ void MessageExchange::Owe(bool owes) {
   post_->owing_exchanges += owes ? 1 : -1;
 }
 
-// What is free again of the member's rounds. Who takes no part in an operation releases rounds
-// before their chunks are there.
+// The released rounds of the member. Members that do not participate in an operation release rounds
+// before their chunks arrive.
 uint64_t MessageExchange::ReleasedOf(const Member& member) const {
   uint64_t released = std::min(At(self_).released, member.begun);
   for (const Bank& bank : member.banks) {
@@ -193,11 +193,11 @@ uint64_t MessageExchange::ReleasedOf(const Member& member) const {
   return released;
 }
 
-// If the member has sent something that it doesn't know to be released.
+// Notifies the member if it has sent chunks whose release it does not know.
 void MessageExchange::TellReleased(uint32_t m, Tell tell) {
   Member& member = At(m);
   const uint64_t released = ReleasedOf(member);
-  uint64_t rounds = 0;  // that are released here since the first one of such a chunk
+  uint64_t rounds = 0;  // released here since the first such chunk
   for (const Bank& bank : member.banks) {
     const bool is_news = bank.used && bank.round >= member.told_released && bank.round < released;
     if (is_news) rounds = std::max(rounds, At(self_).released - bank.round);

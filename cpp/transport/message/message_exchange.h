@@ -1,16 +1,17 @@
-// MessageExchange: the data plane of one process set over messages. Each member keeps banks()
-// chunks of every other one. What a member sends another occupies the bank there until that has
-// released the round, and says so; nothing is said to members that have sent nothing.
+// MessageExchange: the data plane of one process set over messages. Each member has banks() chunks
+// for every other one. A sent chunk occupies the receiver's bank until the receiver releases the
+// round and notifies the sender; members that have sent nothing are not notified.
 //
-// A member that has not opened the set yet has no banks for it. No chunk is reserved while one to
-// which there is a link has not. One to which there is none gets a link when something is published
-// for it, which waits until the member has opened the set; to members that are sent nothing no link
-// is made.
+// A member that has not opened the set has no banks for it. No chunk can be reserved until all
+// linked members have opened it. A link to an unlinked member is created when something is
+// published for it; the chunk is queued until the member has opened the set. No links are created
+// to members to which nothing is sent.
 //
-// A transport may divide a chunk into parts, which arrive in any order. The chunks' first parts
-// must arrive in the order in which they were sent: by them a member knows what is on its way.
+// A transport may divide a chunk into parts, which may arrive in any order. The first parts of
+// chunks must arrive in the order in which they were sent, because they announce the chunks.
 //
-// Members may be left to another exchange, which shares memory with them (see transport/hosts).
+// Some members may be served by another exchange, which shares memory with them (see
+// transport/hosts).
 #pragma once
 
 #include <cstddef>
@@ -27,35 +28,35 @@
 
 namespace horoscale {
 
-// What an exchange needs of its transport.
+// The interface of an exchange to its transport.
 class MessagePost {
  public:
   virtual ~MessagePost() = default;
   // Sends a message without a payload.
   virtual void PostMessage(int rank, const MessageHeader& header) = 0;
-  // Sends the data of a chunk from where it is, or from a copy. `pending` counts what has not left
-  // yet, and the memory of both lives until then.
+  // Sends the data of a chunk in place or from a copy. `pending` counts unsent messages, and its
+  // memory and the data must remain valid until they are sent.
   virtual void PostChunk(int rank, const MessageHeader& header, std::span<const std::byte> data,
                          const std::shared_ptr<const void>& memory, uint32_t* pending) = 0;
 
-  // Transports may make links when they are needed first. While there is none, nothing is posted to
-  // the rank, and nothing comes from it.
+  // Transports may create links on demand. Without a link, nothing is posted to the rank or
+  // received from it.
   enum class LinkState : uint8_t { kNone, kUp, kLost };
   virtual LinkState StateOf(int) const { return LinkState::kUp; }
-  // Whether chunks can be moved while they are being sent.
+  // Whether chunks can be relocated while they are being sent.
   virtual bool CanMoveChunks() const { return false; }
-  // What has not been sent yet of the messages that `pending` counts is sent from a copy, in which
-  // `to` stands for `from`.
+  // Unsent data of the messages that `pending` counts is sent from the copy at `to` instead of
+  // `from`.
   virtual void MoveChunk(const uint32_t* pending, const std::byte* from, const std::byte* to) {
     (void)pending, (void)from, (void)to;
   }
 
-  // Has a link made to a rank to which there is none; MessageChannels::OnLinked() says that it is.
+  // Requests a link to a rank; MessageChannels::OnLinked() is called when it is up.
   virtual void Reach(int) {}
 
-  // Chunks of exchanges that wait for their readers.
+  // Number of chunks of all exchanges that wait for their readers.
   size_t waiting_chunks = 0;
-  // Exchanges that owe their members word of what they have released.
+  // Number of exchanges with unsent releases.
   size_t owing_exchanges = 0;
 };
 
@@ -75,7 +76,7 @@ class MessageExchange final : public Exchange {
                                                  std::function<void()> on_destroy);
   ~MessageExchange() override;
 
-  // The transport is gone: the exchange may still be destroyed, but not used.
+  // The transport was destroyed: the exchange may only be destroyed afterwards.
   void Orphan() {
     post_ = nullptr;
     on_destroy_ = [] {};
@@ -95,23 +96,24 @@ class MessageExchange final : public Exchange {
   void Release(uint64_t round) override;
   void Withdraw() override;
 
-  // Tells the members what is released and they have not been told. One round alone waits for this:
-  // the next one mostly follows at once, and there are more banks.
+  // Sends pending releases. A single released round is held back until this call, because the next
+  // one usually follows immediately, and there are more banks.
   void TellReleased();
 
-  // Reserve() and Publish() of a chunk that lives elsewhere, until `banks()` rounds later.
+  // Reserve() and Publish() for a chunk in other memory, which must remain valid for `banks()`
+  // rounds.
   bool MayPublish(uint64_t round) const;
   void PublishFrom(const std::byte* chunk, uint64_t round, size_t bytes,
                    std::span<const Extent> extents);
 
-  // There is a link to a member.
+  // A link to a member was created.
   void OnLinked(uint32_t member);
   void OnLost(uint32_t member);
-  // What has come of a member.
+  // Messages from a member.
   void OnOpened(uint32_t member);
   void OnReleased(uint32_t member, uint64_t rounds);
-  // Where the part of the member's chunk belongs, which OnArrived() says is there; null if the
-  // member may not send it.
+  // The destination of a part of the member's chunk; OnArrived() reports that it is complete. Null
+  // if the member may not send it.
   std::byte* Accept(uint32_t member, const MessageHeader& header);
   void OnArrived(uint32_t member, uint64_t round);
 
@@ -128,20 +130,20 @@ class MessageExchange final : public Exchange {
     bool arrived = false;
     uint32_t unbegun = 0;  // parts whose arrival has not begun
     uint32_t missing = 0;  // parts that have not arrived, these among them
-    // Of own banks:
+    // For this member's banks:
     uint32_t unsent = 0;                  // messages that still read the chunk
-    std::span<const std::byte> borrowed;  // where that is, if not in the bank
+    std::span<const std::byte> borrowed;  // the chunk's memory, if it is not in the bank
   };
   struct Member {
     bool linked = false;
     bool opened = false;
     Bank banks[kBanks];
-    uint64_t released = 0;       // rounds below it, as far as the member has said so
-    uint64_t told_released = 0;  // what it has been told
-    uint64_t begun = 0;          // what it has sent of rounds below is here or on its way
+    uint64_t released = 0;       // the member has released the rounds below it
+    uint64_t told_released = 0;  // the last value of which it was notified
+    uint64_t begun = 0;          // its chunks of rounds below have arrived or been announced
     uint64_t sent[kBanks] = {};  // by own bank: the member occupies it until it releases below this
   };
-  // A chunk, or some of it, that waits until its reader has opened the set.
+  // A chunk, or part of it, that waits until its reader has opened the set.
   struct Waiting {
     MessageHeader header;
     std::span<const std::byte> data;
@@ -164,7 +166,7 @@ class MessageExchange final : public Exchange {
   void TellReleased(uint32_t member, Tell tell);
   void Owe(bool owes);
   void Post(uint32_t member, const Waiting& chunk);
-  // Those of the member wait no longer.
+  // Removes and returns the member's waiting chunks.
   std::vector<Waiting> TakeWaiting(uint32_t member);
   MessageHeader Header(MessageType type, uint64_t round) const {
     return {type, FrameKind::kBank, channel_.process_set, channel_.incarnation, 0, 0, 0, 0, 0,
@@ -177,8 +179,10 @@ class MessageExchange final : public Exchange {
   const std::vector<bool> served_;
   const std::vector<uint32_t> hosts_;
   const std::shared_ptr<Memory> memory_;
-  uint64_t published_ = 0;                            // own rounds below it, or left out
-  bool owes_ = false;                                 // TellReleased() has something to tell
+  uint64_t published_ = 0;                            // own rounds below it were published or
+                                                      // skipped
+  bool owes_ = false;                                 // whether TellReleased() has something to
+                                                      // send
   uint32_t unopened_ = 0;                             // members with a link that have not opened it
   std::map<uint32_t, std::vector<Waiting>> waiting_;  // by member
   MessagePost* post_;

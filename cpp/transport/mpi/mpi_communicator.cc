@@ -13,11 +13,11 @@ namespace horoscale {
 namespace {
 
 constexpr double kPollSeconds = 100e-6;
-constexpr int kCreateGroupTag = 0x4853;  // "HS": apart from the user's own calls
+constexpr int kCreateGroupTag = 0x4853;  // "HS"; distinguishes it from the user's calls
 
 std::atomic<int> living{0};
 
-// What a nonblocking operation reads and writes until it is done.
+// The memory of a nonblocking operation until it is complete.
 struct Pending {
   MpiHandle request = 0;
   MpiHandle communicator = 0;
@@ -35,12 +35,11 @@ Status Wait(const MpiLibrary& mpi, std::unique_ptr<Pending>& pending, const Dead
     const timespec time = ToTimespec(kPollSeconds);
     nanosleep(&time, nullptr);
   }
-  // MPI can't take a collective back: it may still write, and finalizing would wait for it.
+  // MPI can't cancel a collective: it may still write, and finalizing would wait for it.
   MpiLibrary::Keep(std::move(pending));
   mpi.ExitWithoutFinalize();
   return Status::Timeout(
-      "not all ranks of the MPI job called hvd.init() in time (START_TIMEOUT says how long to "
-      "wait)");
+      "not all ranks of the MPI job called hvd.init() in time (START_TIMEOUT sets the limit)");
 }
 
 }  // namespace
@@ -50,15 +49,15 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::Duplicate(const MpiLib
                                                                     const Deadline& deadline) {
   if (comm == mpi.handles().comm_null) {
     return Status::InvalidArgument(
-        "hvd.init(comm): this rank has MPI.COMM_NULL, so it is not in the communicator, and must "
-        "not call hvd.init()");
+        "hvd.init(comm): comm is MPI.COMM_NULL on this rank. A rank that is not in the "
+        "communicator must not call hvd.init()");
   }
   int inter = 0;
   HS_RETURN_IF_ERROR(mpi.Check(mpi.call().Comm_test_inter(comm, &inter), "Comm_test_inter"));
   if (inter != 0) {
     return Status::InvalidArgument(
-        "hvd.init(comm): an intercommunicator has two groups; give an intracommunicator, such as "
-        "comm.Merge() makes of it");
+        "hvd.init(comm): comm is an intercommunicator; pass an intracommunicator, such as the "
+        "result of comm.Merge()");
   }
   auto pending = std::make_unique<Pending>();
   HS_RETURN_IF_ERROR(mpi.Check(

@@ -1,5 +1,4 @@
-// MpiCommunicator: a communicator of our own, in which errors are values and nothing waits longer
-// than a deadline.
+// MpiCommunicator: a private communicator that returns errors and limits all waits by deadlines.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +14,24 @@ namespace horoscale {
 
 class MpiCommunicator {
  public:
-  // A duplicate of the user's. Collective over it; kTimeout if not all of its ranks come, and
-  // kInvalidArgument for an intercommunicator.
+  // A duplicate of the user's communicator. Collective over it; kTimeout if not all of its ranks
+  // call this, and kInvalidArgument for an intercommunicator.
   static Result<std::unique_ptr<MpiCommunicator>> Duplicate(const MpiLibrary& mpi, MpiHandle comm,
                                                             const Deadline& deadline);
 
-  // Of some ranks of MPI_COMM_WORLD, in this order. Collective over them; MPI has no way to bound
-  // the wait.
+  // A communicator of some ranks of MPI_COMM_WORLD, in this order. Collective over them; MPI
+  // provides no way to limit the wait.
   static Result<std::unique_ptr<MpiCommunicator>> OfWorldRanks(const MpiLibrary& mpi,
                                                                std::span<const int> ranks);
 
-  // Of some of its ranks, in this order; as above.
+  // The same for some of the parent's ranks, in this order.
   static Result<std::unique_ptr<MpiCommunicator>> OfRanks(const MpiCommunicator& parent,
                                                           std::span<const int> ranks);
 
-  // How many there are in this process, and have not been freed.
+  // The number of communicators in this process that have not been freed.
   static int Living();
 
-  // Frees it, unless MPI is finalized, or was told to keep it.
+  // Frees it, unless MPI is finalized or Keep() was called.
   ~MpiCommunicator();
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -42,13 +41,13 @@ class MpiCommunicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // MPI has an operation on it that was given up: it is never freed.
+  // Never free it, because an operation on it was abandoned.
   void Keep() { is_kept_ = true; }
 
-  // Everybody gets the root's bytes. Collective.
+  // All ranks receive the root's bytes. Collective.
   Status Broadcast(std::span<std::byte> data, int root, const Deadline& deadline);
 
-  // Everybody's bytes, as many from each, by rank. Collective.
+  // Returns the bytes of all ranks, in rank order; all contribute the same number. Collective.
   Result<std::vector<std::byte>> AllGather(std::span<const std::byte> own,
                                            const Deadline& deadline);
 

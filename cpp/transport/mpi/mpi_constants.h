@@ -1,9 +1,9 @@
-// The constants of each MPI ABI, in one table: what mpi.h would say, so that none is needed.
+// The constants of each MPI ABI in one table, so that mpi.h is not needed.
 //
-// A handle is an int in MPICH's family and a pointer elsewhere. Both travel as MpiHandle: passed by
-// value an int is the register's lower half; written through a pointer it is the lower half of a
-// zeroed MpiHandle, on the little-endian machines that we run on. Arrays of handles are never used.
-// tests/python/mpi compares the table with the real headers.
+// A handle is an int in the MPICH family and a pointer elsewhere. MpiHandle holds both: passed by
+// value, an int is the register's lower half; written through a pointer, it is the lower half of a
+// zeroed MpiHandle on the little-endian machines that are supported. Arrays of handles are never
+// used. tests/python/mpi compares the table with the real headers.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ struct MpiConstant {
 };
 
 struct MpiConstants {
-  const char* abi;  // its name, for messages
+  const char* abi;  // the name of the ABI, for messages
   MpiConstant comm_world;
   MpiConstant comm_null;
   MpiConstant request_null;

@@ -24,7 +24,7 @@ std::string& LibraryDirectory() {
   return *directory;
 }
 
-// The process that has initialized MPI here; a forked child must not finalize it.
+// The process that has initialized MPI; a forked child must not finalize it.
 std::atomic<pid_t> initialized_by{0};
 
 void FinalizeAtExit() {
@@ -107,7 +107,7 @@ Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
   MpiFunctions functions = {};
   if (const char* const missing = LoadFunctions(library, functions)) {
     return Status(StatusCode::kUnimplemented,
-                  std::string("it has no ") + missing + ": an MPI of version 3 or newer is needed");
+                  std::string("it has no ") + missing + ": MPI 3 or newer is required");
   }
   const MpiConstants& constants = ConstantsOf(library);
   MpiLibrary mpi(functions, constants, ResolveAll(library, constants));
@@ -120,8 +120,8 @@ Result<MpiLibrary> MpiLibrary::Adopt(const DynamicLibrary& library) {
   return mpi;
 }
 
-// A process may have loaded two, such as one to ask for its version and mpi4py's: what counts is
-// the one that runs.
+// A process may have loaded two libraries, for example one only to query its version and mpi4py's;
+// use the initialized one.
 Result<MpiLibrary> MpiLibrary::AdoptLoaded() {
   std::optional<MpiLibrary> first;
   for (const std::string& path : MappedFiles("libmpi")) {
@@ -133,7 +133,7 @@ Result<MpiLibrary> MpiLibrary::AdoptLoaded() {
     if (!first) first = adopted.TakeValue();
   }
   if (first) return *std::move(first);
-  return Status(StatusCode::kUnimplemented, "none is loaded");
+  return Status(StatusCode::kUnimplemented, "no MPI library is loaded");
 }
 
 Result<MpiLibrary> MpiLibrary::Find() {
@@ -149,7 +149,7 @@ Result<MpiLibrary> MpiLibrary::Find() {
     tried += "\n  " + name + ": " + adopted.status().message();
   }
   return Status(StatusCode::kUnimplemented,
-                "no MPI library can be opened; HOROSCALE_LIBMPI may name one. Tried:" + tried);
+                "can't load the MPI library; set HOROSCALE_LIBMPI to its path. Tried:" + tried);
 }
 
 Result<const MpiLibrary*> MpiLibrary::Open() {
@@ -172,7 +172,7 @@ void MpiLibrary::SetLibraryDirectory(std::string directory) {
 Status MpiLibrary::Initialize() const {
   if (IsFinalized()) {
     return {StatusCode::kInvalidArgument,
-            "MPI has been finalized in this process, and can't be initialized again: call "
+            "MPI has been finalized in this process and can't be initialized again: call "
             "hvd.init() before MPI_Finalize"};
   }
   int provided = 0;
@@ -185,9 +185,10 @@ Status MpiLibrary::Initialize() const {
   HS_RETURN_IF_ERROR(Check(functions_.Query_thread(&provided), "Query_thread"));
   if (provided >= constants_->thread_multiple) return {};
   return {StatusCode::kInvalidArgument,
-          "MPI was initialized without MPI_THREAD_MULTIPLE, which horoscale needs because its "
-          "progress thread calls MPI too: leave mpi4py.rc.threads and thread_level alone, call "
-          "MPI_Init_thread with MPI_THREAD_MULTIPLE, or call hvd.init() first (" +
+          "MPI was initialized without MPI_THREAD_MULTIPLE, which horoscale requires because its "
+          "progress thread calls MPI too: keep the defaults of mpi4py.rc.threads and "
+          "mpi4py.rc.thread_level, call MPI_Init_thread with MPI_THREAD_MULTIPLE, or call "
+          "hvd.init() first (" +
               path_ + ", " + version_ + ")"};
 }
 

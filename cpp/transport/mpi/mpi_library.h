@@ -1,6 +1,7 @@
-// MpiLibrary: the process' MPI, whichever it is, opened at run time: no mpi.h, no link to libmpi.
+// MpiLibrary: the process's MPI library of any ABI, loaded at run time, without mpi.h or linking to
+// libmpi.
 //
-// Looked for in this order: what the process has loaded already (mpi4py has), HOROSCALE_LIBMPI,
+// Search order: the library that the process has loaded already (as mpi4py does), HOROSCALE_LIBMPI,
 // MPI4PY_LIBMPI, the prefix of the launcher, SetLibraryDirectory() (a Python environment's lib),
 // and the system's libraries.
 #pragma once
@@ -20,7 +21,7 @@ struct MpiStatus {
   alignas(8) std::byte bytes[kMpiStatusBytes] = {};
 };
 
-// MPI's functions under their own names.
+// MPI's functions, by their own names.
 struct MpiFunctions {
   int (*Initialized)(int* flag);
   int (*Finalized)(int* flag);
@@ -56,7 +57,7 @@ struct MpiFunctions {
   int (*Test)(MpiHandle* request, int* done, MpiStatus* status);
 };
 
-// Predefined handles, as this library has them.
+// Predefined handles of this library.
 struct MpiHandles {
   MpiHandle comm_world = 0;
   MpiHandle comm_null = 0;
@@ -79,28 +80,28 @@ struct MpiHandles {
 
 class MpiLibrary {
  public:
-  // Functions of one ABI, from wherever they are.
+  // Functions of one ABI, from any source.
   MpiLibrary(const MpiFunctions& functions, const MpiConstants& constants,
              const MpiHandles& handles)
       : functions_(functions), constants_(&constants), handles_(handles) {}
 
-  // The process' library, opened by the first call that finds one. kUnimplemented says where it was
-  // looked for. Any thread.
+  // The process's library, loaded by the first call that finds one. kUnimplemented lists what was
+  // tried. Any thread.
   static Result<const MpiLibrary*> Open();
 
-  // Where to look before the system's libraries.
+  // A directory that is searched before the system's libraries.
   static void SetLibraryDirectory(std::string directory);
 
-  // Initializes MPI with MPI_THREAD_MULTIPLE if nobody has. What is initialized here is finalized
-  // when the process exits. Fails where MPI is finalized or allows fewer threads.
+  // Initializes MPI with MPI_THREAD_MULTIPLE if it is not initialized, and then finalizes it when
+  // the process exits. Fails if MPI is finalized or has a lower thread level.
   Status Initialize() const;
 
   // This process ends because of an error: MPI is not finalized when it exits, so that the launcher
   // ends the job instead of letting the other ranks wait.
   void ExitWithoutFinalize() const;
 
-  // What MPI may still read and write, because it can't take an operation back, stays as long as
-  // the process.
+  // Keeps memory for the rest of the process's life that MPI may still access, because MPI can't
+  // cancel an operation.
   static void Keep(std::shared_ptr<const void> memory);
 
   bool IsInitialized() const;  // and not finalized
@@ -110,7 +111,7 @@ class MpiLibrary {
   const MpiConstants& constants() const { return *constants_; }
   const MpiHandles& handles() const { return handles_; }
   const std::string& path() const { return path_; }
-  // The first line of what it says of itself: "Open MPI v5.0.11, …".
+  // The first line of its version string: "Open MPI v5.0.11, …".
   const std::string& version() const { return version_; }
 
   // Ok for MPI_SUCCESS, else kSystem: "MPI_<function>: <MPI's words>".

@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Versioned names: libmpi.so may be a linker script, and says nothing of the ABI.
+// Versioned names, because libmpi.so may be a linker script and does not identify the ABI.
 constexpr std::string_view kOpenMpi = "libmpi.so.40";
 constexpr std::string_view kOthers[] = {"libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1",
                                         "libmpi_abi.so.0"};

@@ -1,4 +1,4 @@
-// Where an MPI library may be, where the process has none: names for the loader, best first.
+// Candidate names of MPI libraries for the loader, if the process has not loaded one; best first.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace horoscale {
 
-// `directory`: a Python environment's lib, or "".
+// `directory` is a Python environment's lib directory, or "".
 std::vector<std::string> MpiLibraryNames(const std::string& directory);
 
 }  // namespace horoscale

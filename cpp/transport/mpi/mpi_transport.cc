@@ -18,13 +18,13 @@ namespace {
 
 constexpr int kMessageTag = 1;
 constexpr int kDataTag = 2;
-// What is smaller travels in its message, which costs a copy and spares a message.
+// Smaller chunks are sent inline, which costs a copy and saves a message.
 constexpr size_t kInlineBytes = 8 << 10;
-// Sends in flight to one rank; more wait their turn here instead of in MPI.
+// Sends in flight per rank; further ones are queued here instead of in MPI.
 constexpr size_t kMaxInFlight = 64;
-// Messages that one Poll() begins to receive, so that a busy peer can't keep the caller in it.
+// Receives that one Poll() starts, so that a busy peer can't block the caller.
 constexpr int kMaxReceives = 64;
-// MPICH may not see a small message that is there until it is asked again: 2 ms instead of 18 µs.
+// MPICH may detect an arrived small message only when polled again: 2 ms instead of 18 µs.
 constexpr int kLooksBeforeSleep = 4;
 constexpr double kFirstPollSeconds = 50e-6;
 constexpr double kLastPollSeconds = 1e-3;
@@ -189,7 +189,7 @@ bool MpiTransport::BeginReceives() {
 bool MpiTransport::FinishReceives(int from, Link& link, TransportSink& sink) {
   bool moved = false;
   while (!link.incoming.empty() && !link.is_over && Done(link.incoming.front().request, from)) {
-    // The data that it sent before its goodbye may come later, and counts.
+    // Data that was sent before the goodbye may arrive later, and must be delivered.
     if (IsGoodbye(link.incoming.front().bytes) && !link.data.empty()) break;
     moved = true;
     const Incoming message = std::move(link.incoming.front());
@@ -238,7 +238,8 @@ bool MpiTransport::Poll(TransportSink& sink) {
 Status MpiTransport::Deliver(int from, std::span<const std::byte> message, TransportSink& sink) {
   MessageHeader header;
   if (message.size() < sizeof(header) || message.size() > sizeof(header) + kMaxMessageBytes) {
-    return Status::Protocol("message of " + std::to_string(message.size()) + " bytes");
+    return Status::Protocol("message of invalid size: " + std::to_string(message.size()) +
+                            " bytes");
   }
   std::memcpy(&header, message.data(), sizeof(header));
   const auto payload = message.subspan(sizeof(header));
@@ -277,7 +278,9 @@ Status MpiTransport::DeliverToChannel(int from, const MessageHeader& header,
   if (header.type != MessageType::kChunk) {
     return channels_.OnMessage(from, header, sink.IsOver({header.process_set, header.incarnation}));
   }
-  if (header.bytes != payload.size()) return Status::Protocol("a chunk of another size");
+  if (header.bytes != payload.size()) {
+    return Status::Protocol("the size of a chunk differs from its header");
+  }
   const auto arrival = channels_.Begin(from, header);
   if (!arrival.ok()) return arrival.status();
   if (arrival->space == nullptr) return {};
@@ -385,9 +388,9 @@ bool MpiTransport::IsQuiet() const {
   return true;
 }
 
-// A communicator is freed only when nothing can be on the way in it any more: its number may be
-// used again, and late messages would come out of the next one. So the peers' goodbyes are awaited
-// too; where they don't come in time, the communicator stays until MPI is finalized.
+// A communicator is freed only when no messages can be in flight: its number may be reused, and
+// late messages would arrive in the next communicator. So the peers' goodbyes are awaited too. If
+// they do not arrive in time, the communicator is kept until MPI is finalized.
 void MpiTransport::Close(std::span<const std::byte> last_frame, double seconds) {
   NoSink nobody;
   const Deadline deadline = Deadline::After(seconds);
@@ -405,7 +408,7 @@ void MpiTransport::Close(std::span<const std::byte> last_frame, double seconds) 
   }
 }
 
-// What MPI may still read and write has to live as long as the process.
+// Memory that MPI may still access must live as long as the process.
 void MpiTransport::Abandon() {
   (void)comm_.release();
   for (Link& link : links_) {

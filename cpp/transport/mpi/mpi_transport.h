@@ -1,9 +1,9 @@
-// MpiTransport: control frames and chunks as point-to-point messages on one communicator of our
-// own.
+// MpiTransport: sends control frames and chunks as point-to-point messages on a private
+// communicator.
 //
-// Every request is tested, none is waited for. MPI gives no descriptor to sleep on: an idle engine
-// polls, after 50 µs at first and after 1 ms at last. MPI does not tell who died, either: its
-// launcher ends the job.
+// Requests are only tested, never waited for. MPI provides no descriptor to sleep on, so an idle
+// engine polls at intervals from 50 µs to 1 ms. MPI does not report dead ranks either: its launcher
+// ends the job.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ class MpiTransport final : public Transport, private MessagePost {
   void Wake() override { wake_.Signal(); }
   Result<std::byte*> AllocateShared(size_t bytes) override;
   void FreeShared(std::byte* memory) override;
-  // No rank reaches another's memory.
+  // Ranks can't access each other's memory.
   int64_t SharedOffset(const std::byte*, size_t) const override { return -1; }
   std::byte* SharedAddress(int, int64_t, size_t) const override { return nullptr; }
   TransportCounters counters() const override { return counters_; }
@@ -53,7 +53,7 @@ class MpiTransport final : public Transport, private MessagePost {
 
  private:
   struct Outgoing {
-    MpiHandle request = 0;  // once it has begun
+    MpiHandle request = 0;  // set when it has started
     std::vector<std::byte> bytes;
     std::span<const std::byte> data;  // instead of bytes
     std::shared_ptr<const void> memory;
@@ -64,21 +64,21 @@ class MpiTransport final : public Transport, private MessagePost {
     MpiHandle request = 0;
     std::vector<std::byte> bytes;
   };
-  // A chunk on its way into its bank, or nowhere if the channel is closed.
+  // A chunk that is being received into its bank, or discarded if the channel is closed.
   struct IncomingData {
     MpiHandle request = 0;
     std::vector<std::byte> nowhere;
     MessageChannels::Arrival arrival;
   };
   struct Link {
-    std::deque<Outgoing> waiting;   // not begun: too many are in flight
+    std::deque<Outgoing> waiting;   // not started, because too many are in flight
     std::list<Outgoing> in_flight;  // being sent
     std::deque<Incoming> incoming;  // in order
     std::list<IncomingData> data;
-    bool is_over = false;    // nothing more is delivered, and nothing sent but our goodbye
-    Status reason;           // once it is over
-    bool is_lost = false;    // and the sink has been told
-    bool is_broken = false;  // MPI or the peer failed: nothing more moves
+    bool is_over = false;    // nothing more is delivered, and only the goodbye is sent
+    Status reason;           // set when is_over
+    bool is_lost = false;    // and the sink was notified
+    bool is_broken = false;  // MPI or the peer failed: no more transfers
   };
   MpiTransport(std::unique_ptr<MpiCommunicator> communicator, std::vector<uint32_t> hosts,
                EventFd wake);
@@ -92,13 +92,13 @@ class MpiTransport final : public Transport, private MessagePost {
   static Outgoing MakeMessage(const MessageHeader& header, std::span<const std::byte> payload);
   void BeginSends(int rank, Link& link);
   bool FinishSends(int rank, Link& link);
-  // Begins to receive what a probe finds; whether it found anything.
+  // Starts receiving the messages that a probe finds; returns whether it found any.
   bool BeginReceives();
   bool FinishReceives(int rank, Link& link, TransportSink& sink);
   bool FinishData(int rank, Link& link);
   bool SomethingIsThere();
   bool SomethingIsThereSoon();
-  // Whether the request is done; a failure ends the link.
+  // Tests whether the request is complete; a failure ends the link.
   bool Done(MpiHandle& request, int rank);
 
   Status Deliver(int rank, std::span<const std::byte> message, TransportSink& sink);
@@ -107,12 +107,12 @@ class MpiTransport final : public Transport, private MessagePost {
   Status DeliverToChannel(int rank, const MessageHeader& header, std::span<const std::byte> payload,
                           const TransportSink& sink);
   Status BeginData(int rank, const MessageHeader& header);
-  // Nothing more of the link is delivered.
+  // Stops delivery from the link.
   void End(int rank, const Status& reason);
   // The same because of a failure.
   void Break(int rank, const Status& reason);
   void Abandon();
-  // All peers have said goodbye, and nothing is on the way.
+  // Whether all peers have said goodbye and no messages are in flight.
   bool IsQuiet() const;
 
   const MpiFunctions& call() const { return comm_->mpi().call(); }
@@ -123,7 +123,7 @@ class MpiTransport final : public Transport, private MessagePost {
   const std::vector<uint32_t> hosts_;      // by rank
   std::unique_ptr<MpiCommunicator> comm_;  // null once it is closed
   EventFd wake_;
-  std::vector<Link> links_;  // by rank; the own is unused
+  std::vector<Link> links_;  // by rank; this rank's own is unused
   TransportCounters counters_;
   MessageChannels channels_;
 };

@@ -25,7 +25,7 @@ bool CanMap(size_t bytes) {
   return true;
 }
 
-// A file beyond `ulimit -f` isn't only refused: the process gets a signal that ends it.
+// Exceeding `ulimit -f` does not only fail: a signal ends the process.
 size_t LargestFile() {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Arena>> Arena::Create(size_t bytes, int ranks) {
   if (bytes < kLeastBytes) {
     return Status::InvalidArgument("shared memory of " + std::to_string(bytes) +
                                    " bytes (option, or `ulimit -f`); at least " +
-                                   std::to_string(kLeastBytes) + " are needed");
+                                   std::to_string(kLeastBytes) + " are required");
   }
   while (true) {
     Status failed = Status::System("reserving address space (see `ulimit -v`)", ENOMEM);
@@ -79,8 +79,8 @@ Result<std::byte*> Arena::Allocate(size_t bytes) {
       return block;
     }
   }
-  return Status(StatusCode::kSystem, "no room for " + std::to_string(bytes) + " bytes in the " +
-                                         std::to_string(region_.bytes()) +
+  return Status(StatusCode::kSystem, "not enough free memory for " + std::to_string(bytes) +
+                                         " bytes in the " + std::to_string(region_.bytes()) +
                                          " bytes of shared memory of this rank");
 }
 

@@ -1,9 +1,9 @@
-// Arena: all memory of one rank that its peers on the host can reach, in one memfd.
+// Arena: all memory of one rank that its peers on the host can access, in one memfd.
 //
-// The memfd is huge and sparse and is mapped once by each peer, so that whatever is allocated later
-// costs no descriptor and no system call on their side. Memory is used from the first touch of a
-// page on and is returned when its block is freed. (The kernel's own mount behind memfds has no
-// size limit: unlike a file in /dev/shm it can't be full.)
+// The memfd is huge and sparse, and each peer maps it once, so that later allocations need no
+// descriptors or system calls on their side. Pages use memory when they are first touched, and
+// release it when their block is freed. (Unlike /dev/shm, the kernel's mount for memfds has no size
+// limit.)
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace horoscale {
 
 // The first page of an arena.
 struct ArenaHeader {
-  alignas(64) SleepFlag sleeping;  // of the rank that owns the arena
-  alignas(64) uint64_t token;      // by chance, so that an arena is known again; constant
+  alignas(64) SleepFlag sleeping;  // flag of the rank that owns the arena
+  alignas(64) uint64_t token;      // random constant that identifies the arena
 };
 
 class Arena {
@@ -30,8 +30,8 @@ class Arena {
   static constexpr size_t kLeastBytes = size_t{64} << 20;
   static constexpr size_t kPageBytes = 4096;
 
-  // At most `bytes`, and less where the limits of the process don't allow for one arena of each of
-  // `ranks` in its address space.
+  // Creates an arena of at most `bytes`, or fewer if the process's limits do not allow `ranks`
+  // arenas in its address space.
   static Result<std::unique_ptr<Arena>> Create(size_t bytes, int ranks);
 
   ArenaHeader& header() const { return *reinterpret_cast<ArenaHeader*>(region_.data()); }
@@ -39,11 +39,11 @@ class Arena {
   size_t bytes() const { return region_.bytes(); }
   const MappedRegion& region() const { return region_; }
 
-  // Zeroed, on a page boundary. Any thread.
+  // Zeroed, page-aligned. Any thread.
   Result<std::byte*> Allocate(size_t bytes);
   void Free(std::byte* block);
 
-  // Where [memory, memory + bytes) lies in the arena; -1 unless all of it is in one allocated
+  // The offset of [memory, memory + bytes) in the arena; -1 unless all of it is in one allocated
   // block.
   int64_t OffsetOf(const std::byte* memory, size_t bytes) const;
 
@@ -58,8 +58,8 @@ class Arena {
   std::map<size_t, size_t> used_;  // offset → bytes as rounded
 };
 
-// The address of an offset that came from a peer, in our mapping of its arena; null if
-// [offset, offset + bytes) is not within it or touches the header.
+// The address of a peer's offset in this process's mapping of its arena; null if [offset, offset +
+// bytes) is out of bounds or overlaps the header.
 std::byte* AddressInArena(const MappedRegion& region, int64_t offset, size_t bytes);
 
 }  // namespace horoscale

@@ -19,16 +19,16 @@ std::string DescribeOptions(const LinkHello& hello) {
          std::to_string(hello.ring_bytes) + " bytes";
 }
 
-// What the two sides say of their memory; the bytes are the wire's.
+// The description of each side's memory, sent in memory layout.
 struct MemoryOffer {
   int64_t ring_offset = 0;      // of the control ring to the peer, in the sender's arena
   uint64_t header_address = 0;  // of the arena's header in the sender's address space
 };
 static_assert(sizeof(MemoryOffer) == 16);
 
-// Whether the system lets this process read the private memory of that one, and it is the one that
-// has the arena. Containers and security modules may forbid it, and ids of processes mean other
-// ones elsewhere.
+// Whether this process may read the private memory of the process with this pid, and whether that
+// process owns the arena. Containers and security modules may forbid it, and the pid may belong to
+// another process in a different namespace.
 bool IsReadable(pid_t pid, uint64_t header_address, const ArenaHeader& header) {
   uint64_t token = 0;
   const uint64_t address = header_address + offsetof(ArenaHeader, token);
@@ -46,12 +46,12 @@ Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& dea
 Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadline& deadline) {
   LinkHello hello;
   HS_RETURN_IF_ERROR(socket.ReceiveAll(std::as_writable_bytes(std::span(&hello, 1)), deadline));
-  if (hello.magic != LinkHello::kMagic) return Status::Protocol("it sent no link hello");
+  if (hello.magic != LinkHello::kMagic) return Status::Protocol("it did not send a link hello");
   if (hello.version != own.version) {
     return Status::Protocol(
         "rank " + std::to_string(hello.rank) + " speaks version " + std::to_string(hello.version) +
         " of horoscale's protocol between ranks, rank " + std::to_string(own.rank) + " version " +
-        std::to_string(own.version) + ": install the same horoscale for all ranks");
+        std::to_string(own.version) + ": install the same version of horoscale for all ranks");
   }
   LinkHello expected = own;
   expected.rank = hello.rank;
@@ -59,7 +59,7 @@ Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadlin
     return Status::InvalidArgument("rank " + std::to_string(hello.rank) + " has " +
                                    DescribeOptions(hello) + ", rank " + std::to_string(own.rank) +
                                    " has " + DescribeOptions(own) +
-                                   ": give all ranks the same settings");
+                                   ": use the same settings for all ranks");
   }
   return int{hello.rank};
 }
@@ -88,8 +88,8 @@ Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const 
   UniqueFd pidfd;
   pid_t readable_pid = 0;
   Result<PeerCredentials> peer = GetPeerCredentials(socket);
-  // Where there is no pidfd (old kernel, another pid namespace, sandbox) the socket alone has to
-  // do.
+  // Without a pidfd (old kernel, another pid namespace, sandbox), only the socket detects the
+  // peer's exit.
   if (peer.ok() && peer->pid > 0) {
     if (Result<UniqueFd> watched = OpenPidFd(peer->pid); watched.ok()) pidfd = watched.TakeValue();
     const auto* const header = reinterpret_cast<const ArenaHeader*>(region->data());

@@ -1,4 +1,4 @@
-// ShmLink: what one rank holds of another rank of its host.
+// ShmLink: the resources of a link to another rank of the host.
 #pragma once
 
 #include <sys/types.h>
@@ -19,18 +19,18 @@
 namespace horoscale {
 
 struct ShmLink {
-  ByteStream socket;    // silent after the set-up: its end is the peer's end
-  UniqueFd pidfd;       // not valid where the system refuses it
+  ByteStream socket;    // unused after the setup; it closes when the peer exits
+  UniqueFd pidfd;       // invalid if the system refuses it
   MappedRegion memory;  // the peer's arena
   EventFd doorbell;     // the peer's
   std::byte* in_ring;   // in the peer's arena
-  pid_t readable_pid;   // the peer's, if its private memory can be read; else 0
+  pid_t readable_pid;   // the peer's pid if its private memory can be read; else 0
 
   ArenaHeader& header() const { return *reinterpret_cast<ArenaHeader*>(memory.data()); }
 };
 
-// What each side tells the other first, on an authenticated connection; the bytes are the wire's.
-// The descriptors of the sender's arena and doorbell follow.
+// The first message of each side on an authenticated connection, sent in memory layout. The
+// descriptors of the sender's arena and doorbell follow.
 struct LinkHello {
   static constexpr uint64_t kMagic = 0x4b4e494c4f524f48;  // "HOROLINK"
 
@@ -44,23 +44,23 @@ struct LinkHello {
 };
 static_assert(sizeof(LinkHello) == 40);
 
-// What this rank brings into its links.
+// This rank's part of its links.
 struct LinkOffer {
   LinkHello hello;
   const Arena* arena = nullptr;
   const EventFd* doorbell = nullptr;
 };
 
-// The three steps of making a link. Both ranks send their hello at once: each can say what is wrong
-// with the other's.
+// The three steps of creating a link. Both ranks send their hello first, so that each can report
+// what is wrong with the other's.
 Status SendHello(ByteStream& socket, const LinkHello& hello, const Deadline& deadline);
-// kProtocol or kInvalidArgument if the peer's layout or options are different from ours.
+// kProtocol or kInvalidArgument if the peer's layout or options differ.
 Result<int> ReceiveHello(ByteStream& socket, const LinkHello& own, const Deadline& deadline);
-// out_ring is in our arena and belongs to this peer.
+// out_ring is the ring for this peer in this rank's arena.
 Result<ShmLink> ExchangeMemory(ByteStream socket, const LinkOffer& offer, const std::byte* out_ring,
                                const Deadline& deadline);
 
-// Whether the process on the other side has our user id.
+// Checks that the peer's process has the same user ID.
 Status CheckSameUser(const ByteStream& socket);
 
 }  // namespace horoscale

@@ -18,7 +18,7 @@
 namespace horoscale {
 namespace {
 
-// Between tries to reach a rank while there are no descriptors.
+// Pause between attempts to connect while descriptors have run out.
 constexpr double kPauseSeconds = 0.05;
 
 Status About(const Status& status, std::vector<int> ranks, const std::string& doing) {
@@ -44,9 +44,8 @@ class ShmMeshBuilder {
     for (const auto& [rank, name] : names_) {
       if (rank >= self()) break;
       if (Status connected = ConnectTo(rank); !connected.ok()) {
-        return About(
-            connected, {rank},
-            Me() + " can't make its link to rank " + std::to_string(rank) + " on this host");
+        return About(connected, {rank},
+                     Me() + " can't connect to rank " + std::to_string(rank) + " on this host");
       }
     }
     HS_RETURN_IF_ERROR(AcceptOthers());
@@ -60,7 +59,7 @@ class ShmMeshBuilder {
     return "shm link to rank " + std::to_string(server) + " of " + config_.key_prefix;
   }
 
-  // The ranks of the host tell each other where they listen.
+  // The ranks of the host exchange their listening sockets.
   Status FindOthers(const std::string& own_name) {
     const std::vector<int>& ranks = config_.ranks;
     const std::string key = config_.key_prefix + "shm/" + std::to_string(ranks.front());
@@ -91,11 +90,12 @@ class ShmMeshBuilder {
                   RankList(missing) + " did not " + std::string(what) + " within " +
                       std::to_string(static_cast<int>(config_.seconds)) +
                       " s of the start of rank " + std::to_string(self()) +
-                      ": look at the output of these ranks" + trouble,
+                      ": check the output of these ranks" + trouble,
                   FailureDetail{missing, -1, ""});
   }
 
-  // Authenticated. Again if it is crowded out by others, who may hold all descriptors for a while.
+  // Connects and authenticates. Retries if the peer drops the connection because it is overloaded
+  // or its descriptors have run out.
   Result<ByteStream> Reach(int rank) {
     while (true) {
       Result<ByteStream> socket = ConnectUnix(names_.at(rank), deadline_);
@@ -120,7 +120,7 @@ class ShmMeshBuilder {
     Result<int> answer = ReceiveHello(*socket, offer_.hello, deadline_);
     if (!answer.ok()) return answer.status();
     if (*answer != rank) {
-      return Status::Protocol("rank " + std::to_string(*answer) + " answered in its place");
+      return Status::Protocol("rank " + std::to_string(*answer) + " answered instead");
     }
     return MakeLink(rank, socket.TakeValue());
   }
@@ -151,17 +151,19 @@ class ShmMeshBuilder {
   }
 
   Status LetIn(ByteStream socket) {
-    // Also to a rank with other settings, so that it can say the same.
+    // Also sent to a rank with other settings, so that it reports the same error.
     HS_RETURN_IF_ERROR(SendHello(socket, offer_.hello, deadline_));
     Result<int> rank = ReceiveHello(socket, offer_.hello, deadline_);
-    if (!rank.ok()) return About(rank.status(), {}, Me() + " can't make a link to a rank above it");
+    if (!rank.ok()) {
+      return About(rank.status(), {}, Me() + " can't accept a connection from a higher rank");
+    }
     if (*rank <= self() || !names_.contains(*rank) || links_.contains(*rank)) {
-      return Status::Protocol("a process that says it is rank " + std::to_string(*rank) +
+      return Status::Protocol("a process that claims to be rank " + std::to_string(*rank) +
                               " connected to rank " + std::to_string(self()));
     }
     Status made = MakeLink(*rank, std::move(socket));
     if (made.ok()) return made;
-    return About(made, {*rank}, Me() + " can't make its link to rank " + std::to_string(*rank));
+    return About(made, {*rank}, Me() + " can't connect to rank " + std::to_string(*rank));
   }
 
   Status MakeLink(int rank, ByteStream socket) {
@@ -176,8 +178,8 @@ class ShmMeshBuilder {
   const std::map<int, std::byte*>& rings_;
   Store& store_;
   const Deadline deadline_;
-  std::map<int, std::string> names_;  // of the sockets, by rank; with the own
-  // Who waits here to be let in sees them close: that comes after a failure was explained.
+  std::map<int, std::string> names_;  // names of the sockets by rank, including this one
+  // Waiting peers see these sockets close, so they must be closed after a failure was explained.
   std::optional<UnixListener> listener_;
   std::optional<Acceptor> acceptor_;
   std::map<int, ShmLink> links_;

@@ -20,12 +20,12 @@ constexpr uint64_t kDoorbellTag = uint64_t{1} << 32;
 constexpr uint64_t kWakeTag = kDoorbellTag + 1;
 constexpr uint64_t kForeignTag = kDoorbellTag + 2;
 
-// While the engine is busy it looks for ended peers once a millisecond, and at the clock only now
-// and then: the look is a system call, the clock 20 ns.
+// A busy engine checks for exited peers once a millisecond, and reads the clock only occasionally:
+// the check is a system call, the clock takes 20 ns.
 constexpr int64_t kCheckEveryNs = 1'000'000;
 constexpr uint32_t kPollsPerClock = 16;
 
-// How long the end of a process may take that has no memory any more.
+// How long a process may take to exit after its memory was freed.
 constexpr double kEndSeconds = 0.5;
 
 bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0)).ok(); }
@@ -145,7 +145,7 @@ void ShmTransport::OnPeerEnd(int rank) {
   if (link.pidfd.valid() && IsReadable(link.pidfd.get())) {
     MarkEnded(rank, "its process ended");
   } else {
-    MarkEnded(rank, "its link ended without a goodbye");
+    MarkEnded(rank, "its link was closed unexpectedly");
   }
 }
 
@@ -196,7 +196,7 @@ Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size
   const Status status = ReadProcessMemory(link.readable_pid, address, to, bytes);
   // While the process lives nobody else has its number.
   if (status.ok() && !IsReadable(link.pidfd.get())) return status;
-  // The memory of a process goes a moment before its end is told.
+  // The memory of a process is freed shortly before its exit is signalled.
   const bool has_ended =
       WaitForDescriptor(link.pidfd.get(), POLLIN, Deadline::After(kEndSeconds)).ok();
   return UnreadableRank(rank, has_ended ? "its process ended" : status.message());

@@ -1,5 +1,5 @@
-// The transport between the ranks of one host: shared memory, eventfds to wake each other, and one
-// silent unix socket per pair of ranks whose end is the peer's end.
+// The transport between the ranks of one host: shared memory, eventfds for wake-ups, and one Unix
+// socket per pair of ranks, whose closing signals the peer's exit.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,11 @@ struct ShmConfig {
   MeshConfig mesh;
 };
 
-// After a fork the child must not touch it: the memory is common to both.
+// A forked child must not use it, because it shares the memory with its parent.
 class ShmTransport final : public MemoryTransport {
  public:
-  // Makes the links to all other ranks of the host, which do the same; returns when all are there.
-  // Ranks of other hosts may not be talked to.
+  // Connects to all other ranks of the host, which do the same; returns when all links are up.
+  // Frames to ranks of other hosts are not allowed.
   static Result<std::unique_ptr<ShmTransport>> Create(const ShmConfig& config, Store& store);
 
   void Sleep(double seconds) override;
@@ -47,21 +47,21 @@ class ShmTransport final : public MemoryTransport {
   void GiveBackIdle(double now) override { staging_.GiveBackIdle(now); }
   void Close(std::span<const std::byte> last_frame, double seconds) override;
 
-  // Has Sleep() end when the descriptor is readable.
+  // Makes Sleep() return when the descriptor is readable.
   Status WakeOn(int fd);
 
-  // Whoever waits for these knows of the end of a peer: they are readable then. By any thread.
+  // Descriptors that become readable when a peer exits. Any thread.
   std::vector<int> EndDescriptors() const;
-  // Looks for ended peers now, also if they were looked for a moment ago.
+  // Checks for exited peers now, even if they were checked recently.
   void LookAtPeers() { LookAtDescriptors(0); }
 
  private:
-  // What this rank has of its own; at a fixed address, because the base class points into it.
+  // Resources of this rank, at a fixed address because the base class has pointers into it.
   struct Own {
     std::unique_ptr<Arena> arena;
     EventFd doorbell;  // rung by peers
     EventFd wake;      // Wake()
-    Poller poller;     // the two above, and sockets and pidfds of peers that have not ended
+    Poller poller;     // the two above, and sockets and pidfds of running peers
   };
 
   static Result<std::unique_ptr<Own>> MakeOwn(const ShmConfig& config);
@@ -73,7 +73,7 @@ class ShmTransport final : public MemoryTransport {
   bool CanBeRead(const std::byte* memory, size_t bytes) const override;
   Status ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const override;
   void CheckPeers() override;
-  // Waits for a descriptor and takes note of ended peers; whether Wake() was called.
+  // Waits for a descriptor and records exited peers; returns whether Wake() was called.
   bool LookAtDescriptors(double seconds);
   void OnPeerEnd(int rank);
   void Unwatch(const ShmLink& link);

@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-// A rank that passes messages to more peers than that has their receivers read them alone.
+// With more peers than this, further receivers read messages without the sender's help.
 constexpr size_t kMaxAreas = 16;
 
 }  // namespace
@@ -46,7 +46,7 @@ void StagingAreas::GiveBackIdle(double now) {
     if (std::exchange(outgoing.is_used, false) || outgoing.writer) {
       outgoing.idle_since = now;
     } else if (outgoing.idle_since && now - *outgoing.idle_since >= kIdleSeconds) {
-      // Where the system refuses it the memory stays, as it would if it were used.
+      // If the system refuses, the memory simply stays allocated.
       (void)DiscardPages(outgoing.area + kStagingCellsOffset, kStagingCellsBytes);
       outgoing.idle_since.reset();
     }

@@ -1,10 +1,10 @@
-// StagingAreas: the areas of one rank through which it passes large messages to the others of its
-// host (transport/memory/staging.h), and the messages that pass through theirs to it.
+// StagingAreas: the areas through which one rank sends large messages to other ranks of its host
+// (transport/memory/staging.h), and its receives through their areas.
 //
-// Only the engine's owner calls it. An area is made for the first message to a peer and kept until
-// the end: a peer that hasn't heard of a failure yet may still write its counters. The pages of its
-// cells are given back when nothing has gone through them for a while: what a reader finds there
-// counts only while its message is served.
+// Only the engine's owner calls it. An area is allocated for the first message to a peer and never
+// freed, because a peer that has not yet learned of a failure may still write its counters. The
+// pages of idle areas' cells are released; readers use the content of cells only while their
+// message is served.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +21,24 @@ namespace horoscale {
 
 class StagingAreas {
  public:
-  // The transport outlives it, and so does the memory that it gives.
+  // The transport and its memory must outlive it.
   explicit StagingAreas(Transport& transport) : transport_(transport) {}
 
-  // Sender. The shared offset of the area for messages to the peer; -1 if it gets none.
+  // Sender: the shared offset of the area for messages to the peer; -1 if there is none.
   int64_t OffsetFor(int peer);
-  // The receiver has begun this use; it is done with any before.
+  // The receiver has begun this use and ended all earlier ones.
   void Serve(int peer, uint32_t use, std::span<const std::byte> message);
-  // The message isn't read here any more.
+  // The message must not be read here any more.
   void Stop(int peer, uint32_t use);
-  // Copies some of what is served; whether any.
+  // Copies part of the served message; returns whether it copied anything.
   bool Step(int peer);
 
-  // Of areas that were idle for so many seconds the memory is given back; to be called now and
-  // then.
+  // Releases the memory of areas that have been idle for kIdleSeconds; called periodically.
   static constexpr double kIdleSeconds = 5;
   void GiveBackIdle(double now);
 
-  // Receiver: a message that comes through the area at the peer's offset. Its sender is to be told
-  // of its use. One at a time of a peer, while the result lives; null for others, and where there
-  // can be no area.
+  // Receiver: a message through the area at the peer's offset. The sender must be told its use. At
+  // most one per peer exists at a time; null if there is another one, or if the offset is invalid.
   class Incoming;
   std::unique_ptr<Incoming> Receive(int peer, int64_t offset, std::span<std::byte> into);
 
@@ -49,8 +47,8 @@ class StagingAreas {
     int64_t offset = -1;
     std::byte* area = nullptr;
     std::optional<StagingWriter> writer;
-    bool is_used = false;              // since the last look for idle ones
-    std::optional<double> idle_since;  // null: there is nothing to give back
+    bool is_used = false;              // since the last check for idle areas
+    std::optional<double> idle_since;  // null: nothing to release
   };
   struct Receiving {
     uint32_t last_use = 0;

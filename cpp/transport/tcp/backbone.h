@@ -1,9 +1,10 @@
-// The links between hosts that are made at the start: as few as let every rank hear of every other
-// rank's end. All others are made when something is to be sent for the first time. Pure.
+// The backbone: the links between hosts that are created at startup, as few as are needed for every
+// rank to learn of every other rank's exit. Other links are created when something is first sent.
+// Pure.
 //
-// A rank is linked with one rank of each other host at least, which sees the ends of all ranks of
-// its host and passes them on. The work is spread: rank i of a host is linked with rank i mod n of
-// a host of n ranks, and so the other way round. The report tree of all ranks is among these links,
+// Each rank is linked to at least one rank of each other host, which detects the exits of all ranks
+// of its host and forwards them. The load is distributed: rank i of a host is linked to rank i mod
+// n of a host with n ranks, and vice versa. The report tree of all ranks is part of the backbone,
 // because every job uses it.
 #pragma once
 
@@ -13,8 +14,8 @@
 
 namespace horoscale {
 
-// The ranks of other hosts that `rank` is linked with from the start, ascending. `hosts[r]` is the
-// host of rank r, numbered in the order of the hosts' lowest ranks. Symmetric.
+// The ranks of other hosts to which `rank` is linked at startup, ascending. `hosts[r]` is the host
+// of rank r, numbered in the order of the hosts' lowest ranks. Symmetric.
 std::vector<int> BackbonePeers(int rank, std::span<const uint32_t> hosts);
 
 }  // namespace horoscale

@@ -1,12 +1,13 @@
-// MessageReader: cuts a stream of bytes into messages. Payloads go where the handler wants them, so
-// that a chunk is read from the socket into its bank, and with it, in one call, what comes behind
-// it into a buffer.
+// MessageReader: splits a stream of bytes into messages. The handler chooses the destination of
+// payloads, so that one call reads a chunk from the socket into its bank, and the following data
+// into a buffer.
 //
 //     room = reader.Room();  n = receive(room);  reader.Take(n, handler);
 //
-// Nothing of the stream is believed: the handler accepts each header before its payload is read.
-// Where messages are authenticated (MessageWriter says how), the handler sees no header, and is
-// told of no message, before its tag has been checked. A payload may be in its place by then.
+// The stream is not trusted: the handler must accept each header before its payload is read. If
+// messages are authenticated (see MessageWriter), the handler receives headers and messages only
+// after their tags have been checked. A payload may have been stored at its destination before
+// that.
 #pragma once
 
 #include <array>
@@ -27,18 +28,18 @@ class MessageReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Where the header.bytes of the payload belong; null: the reader keeps them for OnMessage().
+    // The destination of the payload's header.bytes; null: the reader buffers them for OnMessage().
     virtual Result<std::byte*> OnHeader(const MessageHeader& header) = 0;
     virtual Status OnMessage(const MessageHeader& header, std::span<const std::byte> payload) = 0;
   };
 
-  // What is received together with a header is copied out of the buffer, and a buffer can be full
-  // of small messages; it has room for a header and its tag at least.
+  // Data that is received together with a header is copied out of the buffer, which may contain
+  // many small messages. The buffer must hold at least a header and its tag.
   explicit MessageReader(size_t buffer_bytes, const std::optional<MessageKey>& key = {});
 
-  // Where to receive next: the rest of a payload, which may be none, and the buffer's room.
+  // Where to receive next: the rest of a payload, which may be empty, and the buffer's free space.
   std::array<std::span<std::byte>, 2> Room();
-  // `bytes` of the room have been filled. After an error the reader is of no more use.
+  // `bytes` of the room have been filled. After an error the reader is unusable.
   Status Take(size_t bytes, Handler& handler);
 
  private:
@@ -52,13 +53,13 @@ class MessageReader {
     return std::span(buffer_).subspan(begin_, end_ - begin_);
   }
 
-  std::optional<Seal> seal_;  // none: messages have no tags
+  std::optional<Seal> seal_;  // if empty, messages have no tags
   std::vector<std::byte> buffer_;
-  size_t begin_ = 0;  // of what is in the buffer
+  size_t begin_ = 0;  // start of the unread data in the buffer
   size_t end_ = 0;
   Stage stage_ = Stage::kHeader;
   MessageHeader header_{};
-  std::vector<std::byte> kept_;  // a payload that nobody else wants
+  std::vector<std::byte> kept_;  // a payload without another destination
   std::byte* payload_ = nullptr;
   size_t filled_ = 0;  // of the payload
 };

@@ -1,10 +1,10 @@
-// Which tags the messages of an authenticated stream have: each header, and each payload but those
-// of chunks that are not sealed.
+// The tags of messages on an authenticated stream: one for each header, and one for each payload
+// except those of unsealed chunks.
 //
 //     header, tag, payload            a chunk of tensors: it can't be moved or cut, but changed
 //     header, tag, payload, tag       everything else
 //
-// A header has a tag of its own so that no length is believed that was changed on the way.
+// Headers have their own tags, so that a modified length is never used.
 #pragma once
 
 #include "transport/message/message.h"

@@ -1,5 +1,5 @@
-// MessageWriter: messages on their way into a stream socket, in order; with tags where the stream
-// has a key (message_tags.h).
+// MessageWriter: the queue of messages to a stream socket, with tags if the stream has a key
+// (message_tags.h).
 #pragma once
 
 #include <cstddef>
@@ -19,25 +19,24 @@ namespace horoscale {
 
 class MessageWriter {
  public:
-  // `key`: none: messages have no tags.
+  // Without a key, messages have no tags.
   explicit MessageWriter(const std::optional<MessageKey>& key = {});
   ~MessageWriter();
 
   // The payload is copied.
   void Add(const MessageHeader& header, std::span<const std::byte> payload);
-  // The data is sent from where it is; `memory` keeps it and `pending` alive, which is one more
-  // until it has gone.
+  // The data is not copied. `memory` keeps the data and `pending` alive; `pending` is incremented
+  // until the data has been sent.
   void AddFromPlace(const MessageHeader& header, std::span<const std::byte> data,
                     std::shared_ptr<const void> memory, uint32_t* pending);
 
-  // What has not gone yet of the messages with this `pending` is sent from where `to` stands for
-  // `from`.
+  // Unsent data of messages with this `pending` is sent from the copy at `to` instead of `from`.
   void Move(const uint32_t* pending, const std::byte* from, const std::byte* to);
 
   bool empty() const { return waiting_.empty(); }
-  // Sends what goes without waiting; whether anything moved.
+  // Sends as much as possible without waiting; returns whether it sent anything.
   Result<bool> Flush(ByteStream& stream);
-  // Forgets everything.
+  // Discards all messages.
   void Clear();
 
  private:
@@ -50,13 +49,13 @@ class MessageWriter {
     size_t size() const { return bytes.size() + data.size() + tag.size(); }
   };
 
-  // The header and its tag, with room for so many more.
+  // Adds the header and its tag, with room for more_bytes.
   Message& Begin(const MessageHeader& header, size_t more_bytes);
   void Sent(size_t bytes);
 
   std::optional<Seal> seal_;
   std::deque<Message> waiting_;
-  size_t gone_ = 0;  // of the first one
+  size_t gone_ = 0;  // bytes of the first message that were sent
 };
 
 }  // namespace horoscale

@@ -1,7 +1,8 @@
-// How many of a link's data streams are used. Several carry more where one is limited: by a core,
-// by a cloud. Where the network is slow one does, and keeps the chunks in order, so that none
-// shares the network with a later one. Where one is as fast as memory one does as well: what limits
-// it is this rank's own thread, which several cost more system calls. Pure.
+// StreamChoice: selects how many of a link's data streams are used. Several streams are faster if a
+// single stream is limited, for example by a core or by a cloud provider. On a slow network one
+// stream suffices and keeps chunks in order, so that none shares the bandwidth with a later one. If
+// one stream is as fast as memory, one suffices too, because the limit is this rank's thread, and
+// several streams need more system calls. Pure.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,13 @@ namespace horoscale {
 
 class StreamChoice {
  public:
-  // `streams`: that there are. `always_all`: as asked for, however fast they are.
+  // `streams` is the number of streams. `always_all`: use all of them, however fast they are.
   StreamChoice(size_t streams, bool always_all)
       : streams_(streams), fixed_(always_all || streams == 1), used_(streams) {}
 
   size_t used() const { return used_; }
 
-  // So many bytes are sent; true if that is enough to look at the streams' rates again.
+  // Counts sent bytes; returns true if the streams' rates should be checked again.
   bool IsDue(size_t bytes) {
     bytes_ += bytes;
     if (fixed_ || bytes_ < kLookBytes) return false;
@@ -26,7 +27,7 @@ class StreamChoice {
     return true;
   }
 
-  // What each stream in use carries, in bytes a second; 0 if unknown.
+  // Updates the choice from the rates of the used streams, in bytes per second; 0 if unknown.
   void OnRates(std::span<const double> rates) {
     const double fastest = *std::max_element(rates.begin(), rates.end());
     if (used_ > 1) {
@@ -40,15 +41,15 @@ class StreamChoice {
 
  private:
   static constexpr size_t kLookBytes = 1 << 20;
-  // One core does several times as much with one stream.
+  // One core achieves several times this rate with one stream.
   static constexpr double kSlow = 200e6;
   static constexpr double kFast = 300e6;
-  // About what a thread copies into the kernel and out of it at the same time.
+  // About the rate at which one thread copies into the kernel and out of it concurrently.
   static constexpr double kLikeMemory = 1.5e9;
   static constexpr size_t kLongestPause = 1024;
 
-  // What one stream carries doesn't tell what each of several would: that has to be tried. Where
-  // they share what one of them carries alone, the tries are in vain, and become rare.
+  // The rate of one stream does not predict the rate of several, so this must be tried. If several
+  // are not faster, the tries become rarer.
   void UseOne() {
     used_ = 1;
     pause_ = next_pause_;
@@ -58,8 +59,8 @@ class StreamChoice {
   size_t streams_;
   bool fixed_;
   size_t used_;
-  size_t bytes_ = 0;  // since the last look
-  size_t pause_ = 0;  // so many looks until all streams may be tried again
+  size_t bytes_ = 0;  // since the last check
+  size_t pause_ = 0;  // number of checks until all streams may be tried again
   size_t next_pause_ = 0;
 };
 

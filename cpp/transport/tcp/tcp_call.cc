@@ -12,7 +12,7 @@ namespace horoscale {
 TcpCall::TcpCall(const TcpLinkTerms& terms, int peer, const std::string& places, Poller* poller,
                  uint64_t tag)
     : terms_(terms), peer_(peer), poller_(poller), tag_(tag) {
-  misplaced_ = Status::Protocol("it gave no address");
+  misplaced_ = Status::Protocol("it published no address");
   std::istringstream lines(places);
   for (std::string line; std::getline(lines, line);) {
     auto place = ParseHostPort(line);
@@ -64,7 +64,7 @@ std::optional<TcpDial> TcpCall::Leave() {
 
 TcpStreams TcpCall::TakeStreams() { return std::exchange(streams_, {}); }
 
-// Goes on until something has to be waited for, from a step that has ended so.
+// Continues after a step with this status until it has to wait.
 TcpCall::Progress TcpCall::Run(Status status) {
   while (true) {
     if (status.ok()) {
@@ -78,7 +78,7 @@ TcpCall::Progress TcpCall::Run(Status status) {
   }
 }
 
-// Whether there is another place where the next attempt can begin.
+// Selects the next address; returns whether there is one.
 bool TcpCall::NextPlace(const Status& failed) {
   Drop();
   const std::string before = failure_.ok() ? "" : failure_.message() + "; ";
@@ -166,7 +166,7 @@ TcpCall::Step TcpCall::Hear() {
   }
   const bool is_final =
       stage_ == Stage::kAnswer && (*answer == TcpAnswer::kCrossing || *answer == TcpAnswer::kLost);
-  if (!is_final) return Status::Protocol(address + " gave an answer that can't be");
+  if (!is_final) return Status::Protocol(address + " sent an invalid answer");
   Drop();
   return std::optional(*answer == TcpAnswer::kCrossing ? Progress::kCrossing : Progress::kRefused);
 }

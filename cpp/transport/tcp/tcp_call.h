@@ -1,9 +1,9 @@
-// TcpCall: a link between hosts that this rank makes: the control stream, whose hello is answered,
-// then those for data. Never waits; whoever polls goes on with it.
+// TcpCall: a link between hosts that this rank creates: first the control stream, whose hello is
+// answered, then the data streams. Non-blocking; the thread that polls its sockets drives it.
 //
-// It tries the addresses of its peer one after the other. Each time is an attempt with a number of
-// its own, so that the peer never takes streams of different attempts for one link. The link is
-// made when the peer says so, which has all streams by then.
+// It tries the peer's addresses in turn. Each attempt has a unique number, so that the peer never
+// combines streams of different attempts into one link. The link is complete when the peer confirms
+// that it has all streams.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@
 
 namespace horoscale {
 
-// The first one is for control, the others are for data.
+// The first stream is for control, the others are for data.
 using TcpStreams = std::vector<ByteStream>;
 
 class TcpCall {
  public:
-  // `places`: "[address]:port" and a newline for each. The sockets are watched by the poller, with
-  // this tag. Both outlive the call.
+  // `places` contains "[address]:port" and a newline for each address. The poller watches the
+  // sockets with this tag. Poller and terms must outlive the call.
   TcpCall(const TcpLinkTerms& terms, int peer, const std::string& places, Poller* poller,
           uint64_t tag);
   ~TcpCall() { Drop(); }
@@ -37,39 +37,39 @@ class TcpCall {
   enum class Progress : uint8_t {
     kGoingOn,
     kMade,      // TakeStreams()
-    kCrossing,  // the peer makes the link
-    kRefused,   // the peer takes this rank for lost
-    kFailed,    // at all places: failure()
+    kCrossing,  // the peer creates the link
+    kRefused,   // the peer considers this rank lost
+    kFailed,    // at all addresses: see failure()
   };
-  // Tries all places anew.
+  // Starts again with all addresses.
   Progress Begin();
-  // To be called when a socket is ready, and when the time is over.
+  // Must be called when a socket is ready and when the deadline has passed.
   Progress Go();
   double SecondsLeft() const { return stage_ == Stage::kIdle ? kForever : by_.SecondsLeft(); }
-  // Gives up what is under way; as a failure.
+  // Aborts the current attempt, as a failure.
   void Drop();
   void GiveUp();
-  // The same, but for a stream that is being authenticated: that goes on, so that the peer doesn't
-  // take this rank for a stranger who goes without a word.
+  // The same, but returns a stream that is being authenticated, which must be continued, so that
+  // the peer does not log this rank as an unauthenticated connection.
   std::optional<TcpDial> Leave();
 
   bool is_active() const { return stage_ != Stage::kIdle; }
-  // Whether the peer has said that it takes this link.
+  // Whether the peer has accepted this link.
   bool is_taken() const { return is_taken_; }
   TcpStreams TakeStreams();
 
   const Status& failure() const { return failure_; }
-  // Of the last time: whether a later one may succeed at an address where this one found no answer,
-  // was crowded out or had no descriptor.
+  // Whether a later attempt may succeed, because in the last one an address did not respond, the
+  // peer was overloaded, or descriptors had run out.
   bool may_come() const { return may_come_; }
-  // Whether a machine has let this rank connect, and was silent then, as that of a stopped process,
-  // or made it go, as one that is crowded.
+  // Whether a machine accepted the connection but then did not respond (for example, because the
+  // process is stopped) or closed it (because it is overloaded).
   bool is_answered() const { return is_answered_; }
 
  private:
   enum class Stage : uint8_t { kIdle, kDialling, kAnswer, kEnd };
 
-  // Nothing: there is more to do at once.
+  // Empty: continue immediately.
   using Step = Result<std::optional<Progress>>;
   Progress Run(Status status);
   Step GoOnDialling();
@@ -83,7 +83,7 @@ class TcpCall {
   Poller* const poller_;
   const uint64_t tag_;
   std::vector<HostPort> places_;
-  Status misplaced_;  // what is wrong with the places
+  Status misplaced_;  // the error in the addresses
   size_t place_ = 0;
   uint32_t attempt_ = 0;
   Stage stage_ = Stage::kIdle;

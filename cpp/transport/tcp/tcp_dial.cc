@@ -7,7 +7,7 @@
 namespace horoscale {
 namespace {
 
-// One address may swallow connections without a word: others get their turn.
+// Limit per address, because one address may drop packets silently.
 constexpr double kAddressSeconds = 3;
 
 Status While(const std::string& doing, const Status& status) {

@@ -1,5 +1,5 @@
-// TcpDial: one stream of a link between hosts that this rank makes, without ever waiting: it
-// connects, authenticates and says hello.
+// TcpDial: one outgoing stream of a link between hosts. Non-blocking: it connects, authenticates
+// and sends its hello.
 //
 //     dial = TcpDial::Start(place, …);  when its socket is ready: while (!*dial.Go()) wait;
 #pragma once
@@ -18,14 +18,15 @@
 
 namespace horoscale {
 
-// What both sides of a link have in common.
+// The parameters that both sides of a link share.
 struct TcpLinkTerms {
-  int rank = 0;            // the own one
+  int rank = 0;            // this rank
   std::string key_prefix;  // of the job and its round, such as "init1/"
   std::string secret;
   bool encrypt = false;         // the same on all
-  double silence_seconds = 30;  // by then a link has ended whose peer's machine does not answer
-  uint32_t data_streams = 1;    // of a pair of ranks; the same on all
+  double silence_seconds = 30;  // a link is closed if the peer's machine does not respond for this
+                                // time
+  uint32_t data_streams = 1;    // per pair of ranks; the same on all ranks
 
   std::string AuthContext(int server) const {
     return "tcp link to rank " + std::to_string(server) + " of " + key_prefix;
@@ -46,11 +47,11 @@ class TcpDial {
                                const TcpHello& hello);
 
   int fd() const { return stream_.fd(); }
-  // As far as it goes without waiting; whether the hello has been sent.
+  // Proceeds as far as possible without waiting; returns whether the hello has been sent.
   Result<bool> Go();
-  // Until then the other side may be silent.
+  // The time limit for the peer's responses.
   const Deadline& deadline() const { return deadline_; }
-  // Whether there was an answer to the connection, if only of the peer's kernel.
+  // Whether the connection was accepted, at least by the peer's kernel.
   bool is_connected() const { return phase_ != Phase::kConnecting; }
   const std::string& peer() const { return stream_.peer(); }
   ByteStream TakeStream() { return std::move(stream_); }

@@ -13,7 +13,7 @@ void Add(TcpDoor& door, const std::string& address, uint16_t port) {
 // On each of these alone.
 Result<TcpDoor> OpenAt(const std::vector<std::string>& addresses) {
   TcpDoor door;
-  Status last = Status::InvalidArgument("the chosen network interfaces have no address");
+  Status last = Status::InvalidArgument("the selected network interfaces have no address");
   for (const std::string& address : addresses) {
     auto listener = TcpListener::Create(address, 0);
     if (listener.ok()) {
@@ -38,7 +38,7 @@ Result<TcpDoor> TcpDoor::Open(const Options& options) {
     addresses = *found;
   }
   if (everywhere || options.loopback_only) {
-    // Last, for ranks that only play several hosts on one machine.
+    // Last, for jobs that simulate several hosts on one machine.
     addresses.insert(addresses.end(), {"127.0.0.1", "::1"});
     const auto first = std::find(addresses.begin(), addresses.end(), options.first_address);
     if (first != addresses.end()) std::rotate(addresses.begin(), first, first + 1);

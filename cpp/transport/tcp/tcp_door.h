@@ -1,4 +1,5 @@
-// TcpDoor: where ranks of other hosts can reach this one. It listens only where that is needed.
+// TcpDoor: the listening sockets for ranks of other hosts. It listens only on addresses that are
+// needed.
 #pragma once
 
 #include <string>
@@ -11,14 +12,15 @@ namespace horoscale {
 
 struct TcpDoor {
   struct Options {
-    std::vector<std::string> interfaces;  // to be reached by, and to listen on; none: all
-    bool loopback_only = false;           // listen on loopback alone
-    std::string first_address;            // of this machine, that others probably reach, or empty
+    std::vector<std::string> interfaces;  // to publish and to listen on; empty: all
+    bool loopback_only = false;           // listen on loopback only
+    std::string first_address;            // an address of this machine that others can probably
+                                          // reach, or empty
   };
   static Result<TcpDoor> Open(const Options& options);
 
   std::vector<TcpListener> listeners;
-  std::string places;  // "[address]:port" and a newline for each, the likeliest first
+  std::string places;  // "[address]:port" and a newline for each, the most likely one first
 };
 
 }  // namespace horoscale

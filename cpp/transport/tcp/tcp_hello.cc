@@ -11,7 +11,7 @@ namespace {
 
 // Before the first message, which has the number 0.
 constexpr uint64_t kHelloNumber = std::numeric_limits<uint64_t>::max();
-// Of an answer: kMade comes behind another one.
+// The number of an answer: kMade follows another answer.
 uint64_t NumberOf(TcpAnswer answer) { return kHelloNumber - (answer == TcpAnswer::kMade ? 1 : 0); }
 
 Status SendTagged(ByteStream& stream, std::span<const std::byte> bytes, uint64_t number,
@@ -64,7 +64,7 @@ Result<TcpHello> TcpHelloReader::Hello(const TcpHello& own, const std::set<int>&
 Result<TcpAnswer> TcpHelloReader::Answer() const {
   const auto answer = static_cast<TcpAnswer>(bytes_.front());
   if (answer >= TcpAnswer::kTaken && answer <= TcpAnswer::kMade) return answer;
-  return Status::Protocol("it gave an unknown answer");
+  return Status::Protocol("it sent an unknown answer");
 }
 
 Result<TcpHello> DecodeTcpHello(std::span<const std::byte, sizeof(TcpHello)> bytes,
@@ -74,23 +74,24 @@ Result<TcpHello> DecodeTcpHello(std::span<const std::byte, sizeof(TcpHello)> byt
   std::memcpy(&hello, bytes.data(), sizeof(hello));
   const std::string me = "rank " + std::to_string(own.rank);
   if (hello.magic != own.magic) {
-    return Status::Protocol(address + " sent no hello of horoscale");
+    return Status::Protocol(address + " did not send a horoscale hello");
   }
   if (hello.version != own.version) {
-    return Status::Protocol(
-        "rank " + std::to_string(hello.rank) + " at " + address + " speaks version " +
-        std::to_string(hello.version) + " of horoscale's protocol between ranks, " + me +
-        " version " + std::to_string(own.version) + ": install the same horoscale for all ranks");
+    return Status::Protocol("rank " + std::to_string(hello.rank) + " at " + address +
+                            " speaks version " + std::to_string(hello.version) +
+                            " of horoscale's protocol between ranks, " + me + " version " +
+                            std::to_string(own.version) +
+                            ": install the same version of horoscale for all ranks");
   }
   if (!expected.contains(hello.rank)) {
-    return Status::Protocol("a process at " + address + " that says it is rank " +
+    return Status::Protocol("a process at " + address + " that claims to be rank " +
                             std::to_string(hello.rank) + " connected to " + me);
   }
   if (hello.data_streams != own.data_streams || hello.stream > own.data_streams) {
     return Status::InvalidArgument("rank " + std::to_string(hello.rank) + " has " +
                                    std::to_string(hello.data_streams) + " TCP streams for data, " +
                                    me + " has " + std::to_string(own.data_streams) +
-                                   ": give all ranks the same TCP_STREAMS");
+                                   ": set the same TCP_STREAMS for all ranks");
   }
   return hello;
 }

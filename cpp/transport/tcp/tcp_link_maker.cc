@@ -12,19 +12,19 @@
 namespace horoscale {
 namespace {
 
-// Between tries to reach a rank that is crowded by others, or gone: as short at first.
+// Initial pause between attempts to reach a rank that is overloaded or gone.
 constexpr double kRetrySeconds = 0.02;
 constexpr double kMostRetrySeconds = 0.5;
-// When it is worth a line that a rank is not reached.
+// When to log that a rank is unreachable.
 constexpr double kTellSeconds = 10;
-// How long a call makes way for that of the peer.
+// How long a call yields to that of the peer.
 constexpr double kCrossingSeconds = 1;
 constexpr double kVisitSeconds = 2 * kHandshakeSeconds;
-// Of NETWORK_TIMEOUT, as for a link that is there (platform/tcp_socket.h).
+// Fraction of NETWORK_TIMEOUT, as for an existing link (platform/tcp_socket.h).
 constexpr double kPatienceShare = 0.8;
-// The same where nobody listens any more, as long as an interruption may last without harm.
+// The same if connections are refused; an interruption of this length is tolerated.
 constexpr double kRefusedShare = 0.2;
-// How often the acceptor looks at the clock while somebody is there.
+// How often the acceptor checks timeouts while connections are pending.
 constexpr double kGuestSeconds = 0.25;
 
 // Tags in the poller: the number of a newcomer or of a stream that is being left, a rank that is
@@ -135,7 +135,7 @@ void TcpLinkMaker::Stop() {
   stopping_.store(true);
   orders_event_.Signal();
   thread_.Join();
-  // Who waits here to be let in hears at once that nobody is.
+  // Notifies waiting peers immediately.
   for (const TcpListener& listener : listeners_) shutdown(listener.fd(), SHUT_RDWR);
   for (const auto& [id, newcomer] : newcomers_) Abandon(newcomer.stream.fd());
   for (const auto& [id, dial] : leaving_) Abandon(dial.fd());
@@ -259,7 +259,7 @@ void TcpLinkMaker::Accept() {
     std::lock_guard lock(mutex_);
     trouble_ = trouble;
   }
-  if (!stream.ok()) return;  // a stranger, or nobody any more
+  if (!stream.ok()) return;  // not authenticated, or closed
   const uint64_t id = next_id_++;
   if (!poller_.Add(stream->fd(), id).ok()) return;
   TcpHelloReader reader(*stream, TcpHelloReader::Awaited::kHello);
@@ -292,7 +292,7 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
   Peer& peer = peers_[hello.rank];
   if (hello.stream == 0) {
     if (!MayVisit(peer, hello, stream)) return;
-    SetComing(hello.rank, true);  // before the peer goes on, and says what others may tell of
+    SetComing(hello.rank, true);  // before the peer continues and sends data
     if (!SendTcpAnswer(stream, TcpAnswer::kTaken, Deadline::After(0)).ok()) {
       return EndVisit(hello.rank, peer);
     }
@@ -304,7 +304,7 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
   }
   if (!peer.visit || peer.visit->attempt != hello.attempt) return;
   if (hello.stream == 0) {
-    // A peer that gives up, or ends, need not be waited for.
+    // Do not wait for a peer that gives up or exits.
     const uint64_t tag = kVisitTag + static_cast<uint64_t>(hello.rank);
     (void)poller_.Add(stream.fd(), tag, Poller::Interest::kEndOnce);
   }
@@ -313,7 +313,7 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
   if (!std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s.has_value(); })) {
     return;
   }
-  // A peer that has given up would take the end of the link for that of this rank.
+  // A peer that has given up would interpret the end of the link as the exit of this rank.
   const bool is_there = !peer.visit->by.Passed() && IsSilent(*streams[0]);
   if (!is_there || !SendTcpAnswer(*streams[0], TcpAnswer::kMade, Deadline::After(0)).ok()) {
     return EndVisit(hello.rank, peer);
@@ -328,7 +328,7 @@ void TcpLinkMaker::LetIn(ByteStream stream, const TcpHello& hello) {
 bool TcpLinkMaker::MayVisit(Peer& peer, const TcpHello& hello, ByteStream& stream) {
   const bool is_stale = peer.visit && hello.attempt <= peer.visit->attempt;
   if (is_stale) return false;
-  // Not while the own call may be the one that the peer takes.
+  // Not while the peer may accept this rank's own call.
   const bool is_calling = peer.call != nullptr && peer.call->is_active();
   const bool is_crossing = is_calling && (peer.call->is_taken() || terms_.rank > hello.rank);
   if (!peer.is_over && !is_crossing) {
@@ -339,7 +339,7 @@ bool TcpLinkMaker::MayVisit(Peer& peer, const TcpHello& hello, ByteStream& strea
   return false;
 }
 
-// The control stream of this visit, or of an attempt before it, has ended.
+// The control stream of this visit, or of an earlier attempt, was closed.
 void TcpLinkMaker::LookAtVisit(int rank, Peer& peer) {
   if (peer.visit && !IsSilent(*peer.visit->streams[0])) EndVisit(rank, peer);
 }
@@ -399,7 +399,7 @@ void TcpLinkMaker::GoOn(int rank, Peer& peer, TcpCall::Progress progress) {
       return;
     case TcpCall::Progress::kRefused:
       peer.call.reset();
-      return Report({rank, {}, Status::Protocol("it takes this rank for lost")});
+      return Report({rank, {}, Status::Protocol("it considers this rank lost")});
     case TcpCall::Progress::kFailed:
       return OnCallFailed(rank, peer);
   }
@@ -434,8 +434,8 @@ void TcpLinkMaker::OnCallFailed(int rank, Peer& peer) {
 
 // ------------------------------------------------------------------ both
 
-// The socket is about to be closed. A forked child may hold it as well: then it would still be
-// polled, and the peer would see no end.
+// Called before the socket is closed. If a forked child shares the socket, it would otherwise still
+// be polled, and the peer would not see it close.
 void TcpLinkMaker::Abandon(int fd) {
   poller_.Remove(fd);
   shutdown(fd, SHUT_RDWR);
@@ -446,8 +446,8 @@ void TcpLinkMaker::HandOver(int rank, Peer& peer, TcpStreams streams) {
   peer.call.reset();
   peer.visit.reset();
   peer.is_over = true;
-  // The control stream finds out for all: the data streams of a rank that lives, but is stopped in
-  // a debugger, may be full for as long as that takes.
+  // Only the control stream has this limit: the data streams of a rank that is stopped in a
+  // debugger may be full for any time.
   Status limited = SetSilenceLimit(streams.front(), terms_.silence_seconds);
   for (const ByteStream& stream : streams) SetKeepAlive(stream, terms_.silence_seconds);
   SetComing(rank, true);
@@ -457,7 +457,7 @@ void TcpLinkMaker::HandOver(int rank, Peer& peer, TcpStreams streams) {
 
 void TcpLinkMaker::Report(Made made) {
   if (made.rank < 0 && !starting_.load()) {
-    return Log(LogLevel::kWarning, "refused a link: " + made.failure.message());
+    return Log(LogLevel::kWarning, "rejected a link: " + made.failure.message());
   }
   {
     std::lock_guard lock(mutex_);

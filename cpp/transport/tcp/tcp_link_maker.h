@@ -1,13 +1,13 @@
-// TcpLinkMaker: a thread that makes this rank's links to ranks of other hosts, for as long as the
-// job lasts: those that this rank asks for, and those that others do. It hands over what is made.
+// TcpLinkMaker: a thread that creates this rank's links to ranks of other hosts during the whole
+// job, both outgoing and incoming ones, and passes them to the transport.
 //
-// Either side may begin. Where both do, the link of the higher rank is made: it answers that they
-// are crossing, and the lower one lets itself be called. Who calls in vain tries again until the
-// peer is known to be lost, its machine has not been reached for NETWORK_TIMEOUT, or refuses for a
-// part of that; a machine that answers while the process does not (it is stopped) is waited for.
-// Strangers are the Acceptor's affair.
+// Either side may start. If both do, the higher rank's link is created: the higher rank answers
+// kCrossing, and the lower one waits for the call. A failed call is retried until the peer is known
+// to be lost, its machine has been unreachable for NETWORK_TIMEOUT, or it has refused connections
+// for part of that time. If the machine responds but the process does not (because it is stopped),
+// the call waits. The Acceptor handles unauthenticated connections.
 //
-// The thread also watches the links' ends while nobody else may (WatchEnd()).
+// The thread also watches for closed links while no other thread does (WatchEnd()).
 #pragma once
 
 #include <atomic>
@@ -34,65 +34,66 @@ class TcpLinkMaker {
  public:
   struct Options {
     TcpLinkTerms terms;
-    std::vector<TcpListener> listeners;  // where others reach this rank
-    std::map<int, std::string> places;   // where it reaches others, who may also call: TcpCall
-    // While the links of the start are made a failure is one at once; calls may take so long.
+    std::vector<TcpListener> listeners;  // sockets on which this rank accepts links
+    std::map<int, std::string> places;   // addresses of peers, as for TcpCall; these ranks may also
+                                         // call
+    // During startup, failures are reported immediately; calls may take this long.
     double start_seconds = 60;
   };
   static Result<std::unique_ptr<TcpLinkMaker>> Start(Options options);
   ~TcpLinkMaker() { Stop(); }
 
-  // The following by any thread.
+  // The following may be called by any thread.
 
-  // Makes a link with the rank, unless there is one, or was.
+  // Creates a link to the rank, unless there is or was one.
   void Call(int rank);
-  // The rank is lost: nothing more is made with it.
+  // The rank is lost: no more links to it are created.
   void Forget(int rank);
-  // From now on calls are tried again and again.
+  // Ends the startup phase: failed calls are retried from now on.
   void EndStart();
-  // Whether a link is being made by the rank, or is made and not taken.
+  // Whether the rank is creating a link, or its link has not been taken yet.
   bool IsComing(int rank) const;
 
   struct Made {
-    int rank = -1;       // -1: of a failure that is nobody's in particular
-    TcpStreams streams;  // none: a call has failed
+    int rank = -1;       // -1: a failure that concerns no particular rank
+    TcpStreams streams;  // empty: a call has failed
     Status failure;
   };
   std::vector<Made> Take();
   // Readable when Take() has something.
   int fd() const { return made_event_.fd(); }
 
-  // As Acceptor's: why connections could not be taken for a while.
+  // As Acceptor's: why connections temporarily could not be accepted.
   std::string trouble() const;
 
-  // From now on `look` is called when a watched descriptor has ended (`interest`: kEndOnce or
+  // Registers `look`, which is called when a watched descriptor is closed (`interest`: kEndOnce or
   // kReadOnce). The descriptor may be closed at any time.
   void CallOnEnd(std::function<void()> look);
   Status WatchEnd(int fd, Poller::Interest interest = Poller::Interest::kEndOnce);
 
-  // Ends the thread, and what is not made yet. What is made can still be taken.
+  // Stops the thread and drops incomplete links. Completed ones can still be taken.
   void Stop();
 
  private:
-  // Somebody who has proved the secret, and whose hello is awaited.
+  // An authenticated connection whose hello is awaited.
   struct Newcomer {
     ByteStream stream;
     TcpHelloReader reader;
     Deadline by;
   };
-  // A link that the peer makes: the streams of its last attempt.
+  // An incoming link: the streams of the peer's last attempt.
   struct Visit {
     uint32_t attempt = 0;
     std::vector<std::optional<ByteStream>> streams;
     Deadline by;
   };
   struct Peer {
-    std::unique_ptr<TcpCall> call;         // from the first one on, until the link is made
-    Deadline resume = Deadline::Never();   // of a call that pauses
-    Deadline give_up = Deadline::Never();  // of the call
-    Deadline refused = Deadline::Never();  // the same where its failures are no silence
-    Deadline tell = Deadline::Never();     // that it takes long
-    double pause = 0;                      // the last one after a failure
+    std::unique_ptr<TcpCall> call;         // exists from the first call until the link is complete
+    Deadline resume = Deadline::Never();   // end of a call's pause
+    Deadline give_up = Deadline::Never();  // time limit of the call
+    Deadline refused = Deadline::Never();  // the same if the peer refuses connections
+    Deadline tell = Deadline::Never();     // when to log that it takes long
+    double pause = 0;                      // the last pause after a failure
     std::optional<Visit> visit;
     bool is_over = false;  // linked, or lost
   };
@@ -105,7 +106,7 @@ class TcpLinkMaker {
   Status Begin();
   void Run();
   void FollowOrders();
-  // What is due by the clock; when that is next.
+  // Handles timeouts; returns the time of the next one.
   double DoWhatIsDue();
   void Accept();
   void Greet(uint64_t id);
@@ -132,19 +133,19 @@ class TcpLinkMaker {
   std::atomic<bool> starting_{true};
   std::atomic<bool> stopping_{false};
 
-  // Of the thread.
+  // Used by the thread.
   Poller poller_;
   std::optional<Acceptor> acceptor_;
   std::map<uint64_t, Newcomer> newcomers_;
-  std::map<uint64_t, TcpDial> leaving_;  // streams of calls that were given up
+  std::map<uint64_t, TcpDial> leaving_;  // streams of abandoned calls
   uint64_t next_id_ = 0;                 // of both
   std::map<int, Peer> peers_;
-  std::set<int> known_;  // who may call
+  std::set<int> known_;  // ranks that may call
 
   const EventFd orders_event_;
   const EventFd made_event_;
   mutable std::mutex mutex_;
-  Orders orders_;  // guarded by mutex_, as the following
+  Orders orders_;  // guarded by mutex_, like the following
   std::vector<Made> made_;
   std::set<int> coming_;
   std::string trouble_;

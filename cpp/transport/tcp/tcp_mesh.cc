@@ -14,7 +14,7 @@
 namespace horoscale {
 namespace {
 
-// What a call has to say that has failed at the last moment.
+// Additional time for errors of calls that fail at the deadline.
 constexpr double kLastCallSeconds = 0.5;
 
 class TcpMeshBuilder {
@@ -54,7 +54,7 @@ class TcpMeshBuilder {
   }
   std::string Me() const { return "rank " + std::to_string(config_.terms.rank); }
 
-  // The ranks tell each other where they listen. Of the peers: "[address]:port, newline, …".
+  // The ranks exchange their addresses. Returns those of the peers: "[address]:port, newline, …".
   Result<std::map<int, std::string>> FindOthers(const std::string& own) {
     const std::string key = config_.terms.key_prefix + "tcp";
     GatherRequest request;
@@ -79,7 +79,7 @@ class TcpMeshBuilder {
 
   Status WaitForLinks() {
     if (deadline_.Passed()) {
-      // A call that fails now says how it was tried.
+      // Wait for calls that fail now, whose errors describe what was tried.
       const Deadline last_words = Deadline::After(kLastCallSeconds);
       if (WaitForDescriptor(mesh_.maker->fd(), POLLIN, last_words).ok()) return {};
       HS_RETURN_IF_ERROR(Look());
@@ -93,7 +93,7 @@ class TcpMeshBuilder {
     return Look();
   }
 
-  // Why to give up, if another rank has failed: no blame falls on those that gave up for it.
+  // An error if another rank has failed, so that ranks that gave up because of it are not blamed.
   Status Look() const { return config_.look ? config_.look() : Status(); }
 
   Status TakeLinks() {
@@ -103,7 +103,7 @@ class TcpMeshBuilder {
         HS_RETURN_IF_ERROR(Look());
         return About(made.failure, {made.rank},
                      Me() + " can't reach rank " + std::to_string(made.rank) +
-                         " (--network-interface or NETWORK_INTERFACE chooses the network)");
+                         " (select the network with --network-interface or NETWORK_INTERFACE)");
       }
       missing_.erase(made.rank);
       mesh_.links.emplace(made.rank, std::move(made.streams));
@@ -114,13 +114,13 @@ class TcpMeshBuilder {
   Status DidNotConnect() const {
     std::string names;
     for (const int peer : missing_) names += (names.empty() ? "" : ", ") + std::to_string(peer);
-    return Status(
-        StatusCode::kTimeout,
-        "no connection from rank(s) " + names + " to " + Me() + " within " +
-            std::to_string(static_cast<int>(config_.seconds)) +
-            " s: look at the output of these ranks, and for a firewall between the hosts" +
-            mesh_.maker->trouble(),
-        FailureDetail{{missing_.begin(), missing_.end()}, -1, ""});
+    return Status(StatusCode::kTimeout,
+                  "no connection from rank(s) " + names + " to " + Me() + " within " +
+                      std::to_string(static_cast<int>(config_.seconds)) +
+                      " s: check the output of these ranks, and whether a firewall blocks "
+                      "connections between the hosts" +
+                      mesh_.maker->trouble(),
+                  FailureDetail{{missing_.begin(), missing_.end()}, -1, ""});
   }
 
   const TcpMeshConfig& config_;
@@ -128,14 +128,14 @@ class TcpMeshBuilder {
   const Deadline deadline_;
   Deadline next_look_ = Deadline::After(Acceptor::kLookSeconds);
   TcpMesh mesh_;
-  std::set<int> missing_;  // links of the start that are not made
+  std::set<int> missing_;  // missing links of the startup
 };
 
 }  // namespace
 
 Result<TcpMesh> ConnectTcpMesh(const TcpMeshConfig& config, Store& store) {
   TcpMeshBuilder builder(config, store);
-  // Who waits here to be let in sees the links close: that comes after a failure was explained.
+  // Waiting peers see the links close, so they must be closed after a failure was explained.
   const Status built = builder.Build();
   if (built.ok()) return builder.TakeMesh();
   return config.explain ? config.explain(built) : built;

@@ -1,10 +1,9 @@
-// TcpMesh: the connections of one rank to ranks of other hosts, as far as they are made at
-// start-up.
+// TcpMesh: the connections of one rank to ranks of other hosts that are created at startup.
 //
-// The ranks gather at the store by which addresses each of them may be reached. Every rank connects
-// to the ranks below it and, at the same time, lets in those above it, so that nobody waits for
-// others in a row. A pair of ranks has several streams: one for control, the others for data. What
-// makes these links makes the others later (TcpLinkMaker).
+// The ranks gather their addresses at the store. Every rank connects to the lower ranks and
+// concurrently accepts connections from the higher ones, so that waits do not add up. A pair of
+// ranks has one stream for control and several for data. The TcpLinkMaker creates these links and
+// later ones.
 #pragma once
 
 #include <functional>
@@ -24,21 +23,21 @@ struct TcpMeshConfig {
   TcpDoor::Options door;
   int size = 1;              // of the job
   std::vector<int> peers;    // the ranks of other hosts, sorted
-  std::vector<int> at_once;  // of the peers, those that are linked at the start
+  std::vector<int> at_once;  // peers to which links are created at startup
   double seconds = 60;       // for everything
-  // Called now and then while others are waited for: an error says why to give up. May be empty.
+  // Called periodically during waits; an error from it ends the wait. May be empty.
   std::function<Status()> look = nullptr;
-  // Called with a failure while the links still stand: to close them makes the peers fail, which
-  // then have to find its cause. Returns what the failure is made of; may be empty.
+  // Called with a failure before the links are closed. Closing them makes the peers fail, and they
+  // must then find the cause. Returns the failure to report. May be empty.
   std::function<Status(const Status&)> explain = nullptr;
 };
 
 struct TcpMesh {
-  std::map<int, TcpStreams> links;  // those of the start at least, by rank
+  std::map<int, TcpStreams> links;  // at least those of the startup, by rank
   std::unique_ptr<TcpLinkMaker> maker;
 };
 
-// An error names the ranks that did not come or can't be reached, and how it was tried.
+// An error names the missing or unreachable ranks and the addresses that were tried.
 Result<TcpMesh> ConnectTcpMesh(const TcpMeshConfig& config, Store& store);
 
 }  // namespace horoscale

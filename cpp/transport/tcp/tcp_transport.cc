@@ -16,22 +16,22 @@
 namespace horoscale {
 namespace {
 
-// Of one stream in one Poll(), so that a busy peer can't keep the caller in it.
+// Limit per stream and Poll(), so that a busy peer can't block the caller.
 constexpr size_t kReceiveBytes = 1 << 20;
 
-// A rank that leaves has sent everything before one of its streams ends: lost packets may hold up
-// what comes on the others for so long.
-// A tenth of the time for silence at most, of which there has been some by then.
+// A leaving rank has sent everything before one of its streams closes; lost packets may delay data
+// on the others by this time. At most a tenth of the silence timeout, part of which has already
+// passed.
 constexpr double kLastWordsSeconds = 3;
 constexpr double kLastWordsShare = 0.1;
 constexpr double kLastWordsSecondsAtMost = 30;
 
-// Frames are received many at a time. Chunks are received in place, but for what comes with their
-// headers: a small chunk as a whole, so that it takes one call.
+// Many frames are received at a time. Chunks are received in place, except for the data that is
+// received with their headers, which is a complete small chunk, so that it needs one call.
 constexpr size_t kControlBufferBytes = 64 << 10;
 constexpr size_t kDataBufferBytes = 4 << 10;
 
-// Of a chunk: less is not worth a message of its own.
+// Minimum size of a chunk's part; smaller ones are not worth a separate message.
 constexpr size_t kLeastPartBytes = 16 << 10;
 
 // The tag of the maker of links in the poller; the others are places.
@@ -68,7 +68,7 @@ bool IsControlKind(FrameKind kind) {
 
 }  // namespace
 
-// What the messages of one stream mean.
+// Handles the messages of one stream.
 class TcpTransport::Arrivals final : public MessageReader::Handler {
  public:
   Arrivals(TcpTransport& transport, int from, Link& link, size_t number, TransportSink& sink)
@@ -87,7 +87,8 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
     if (!is_data_) {
       const bool is_frame = header.type == MessageType::kFrame;
       if (header.bytes > (is_frame ? kMaxMessageBytes : 0)) {
-        return Status::Protocol("a message of " + std::to_string(header.bytes) + " bytes");
+        return Status::Protocol("message of invalid size: " + std::to_string(header.bytes) +
+                                " bytes");
       }
       return nullptr;
     }
@@ -109,7 +110,7 @@ class TcpTransport::Arrivals final : public MessageReader::Handler {
       return Status::Protocol("control frame of unknown kind " +
                               std::to_string(static_cast<int>(header.kind)));
     }
-    if (link_.has_goodbye) return Status::Protocol("a frame after its goodbye");
+    if (link_.has_goodbye) return Status::Protocol("it sent a frame after its goodbye");
     if (header.kind == FrameKind::kGoodbye) {
       link_.has_goodbye = true;
       link_.goodbye.assign(payload.begin(), payload.end());
@@ -221,8 +222,8 @@ void TcpTransport::PostChunk(int to_rank, const MessageHeader& header,
   counters_.network_bytes_sent += data.size();
   link.bytes_sent += data.size();
   if (link.choice->IsDue(data.size())) LookAtRates(link);
-  // Every stream carries a part: so that no chunk shares the network with a later one, which would
-  // hold it up, and with it the peer, whose own next chunk then is late (see docs/algorithms.md).
+  // Every stream carries a part, so that no chunk shares the network with a later one, which would
+  // delay it and, in turn, the peer's next chunk (see docs/algorithms.md).
   const size_t parts = std::clamp<size_t>(data.size() / kLeastPartBytes, 1, link.choice->used());
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = data.size() * part / parts;
@@ -256,7 +257,8 @@ void TcpTransport::Flush(int rank, Link& link, size_t number) {
   Stream& stream = link.streams[number];
   if (stream.failure.ok() && !stream.is_over) {
     stream.failure = stream.out.Flush(stream.socket).status();
-    // The peer may have left: its last data and its goodbye wait to be read. Then comes the end.
+    // The peer may have left: its last data and its goodbye must be read before the end of the
+    // stream.
     if (!stream.failure.ok()) shutdown(stream.socket.fd(), SHUT_RDWR);
   }
   if (!stream.failure.ok() || stream.is_over) stream.out.Clear();
@@ -318,7 +320,7 @@ bool TcpTransport::Receive(int rank, Link& link, size_t number, TransportSink& s
     if (Status taken = stream.in.Take(*got, arrivals); !taken.ok()) End(rank, link, taken);
     if (*got < room[0].size() + room[1].size()) break;  // that was all
   }
-  // The caller has been told that something moved, and polls again before it sleeps.
+  // The caller knows that there was progress, and polls again before it sleeps.
   const uint64_t tag = TagOf(rank, number);
   const bool is_known = std::find(unread_.begin(), unread_.end(), tag) != unread_.end();
   if (!stream.is_over && stream.socket.HasPending() && !is_known) unread_.push_back(tag);
@@ -331,14 +333,14 @@ void TcpTransport::OnStreamOver(int rank, Link& link, size_t number, const Statu
   stream.is_over = true;
   stream.out.Clear();
   poller_.Remove(stream.socket.fd());
-  // A rank that leaves says goodbye and ends all of its streams, which arrive in any order.
+  // A leaving rank sends a goodbye and closes all of its streams, which is seen in any order.
   const bool all_over = std::all_of(link.streams.begin(), link.streams.end(),
                                     [](const Stream& other) { return other.is_over; });
   if (all_over || (number == kControl && !link.has_goodbye)) return End(rank, link, reason);
   if (link.awaits_end) return;
   link.reason = Status::Protocol("its data stream " + std::to_string(number) + " of " +
                                  std::to_string(link.streams.size() - 1) +
-                                 " ended alone: " + reason.message());
+                                 " was closed, but not the others: " + reason.message());
   AwaitEnd(link, kLastWordsSecondsAtMost);
 }
 
@@ -348,8 +350,7 @@ void TcpTransport::AwaitEnd(Link& link, double seconds_at_most) {
   link.end_at_most = MonotonicSeconds() + seconds_at_most;
 }
 
-// The other streams may say nothing more, not even that they have ended: a network that fails now
-// takes the rest with it.
+// The other streams may stay silent and never close if the network fails now.
 void TcpTransport::EndTheSilent() {
   awaits_ends_ = false;
   for (auto& [rank, link] : links_) {
@@ -372,7 +373,7 @@ void TcpTransport::End(int rank, Link& link, const Status& reason) {
   for (Stream& stream : link.streams) {
     if (!stream.is_over) {
       poller_.Remove(stream.socket.fd());
-      Abort(stream.socket);  // the peer must not have to find out by itself
+      Abort(stream.socket);  // notifies the peer
     }
     stream.is_over = true;
     stream.out.Clear();

@@ -1,8 +1,8 @@
-// The transport to ranks of other hosts: several TCP streams per pair of ranks that have to do with
-// each other, one for control and what is said of chunks, the others for the chunks themselves.
-// What is sent to a rank to which there is no link waits until one is made. A chunk is sent only
-// into a bank that its receiver has released, so a set that stalls holds up no other one. A bank's
-// chunks take one stream: they arrive in their order, while those of other banks may overtake them.
+// The transport to ranks of other hosts: several TCP streams per pair of ranks that communicate,
+// one for control and notifications about chunks, the others for the chunks. Data for a rank
+// without a link is queued until a link is created. A chunk is sent only to a bank that its
+// receiver has released, so a stalled set does not block others. The chunks of one bank use the
+// same stream and arrive in order; those of other banks may overtake them.
 #pragma once
 
 #include <cstddef>
@@ -30,20 +30,20 @@
 
 namespace horoscale {
 
-// Part of a HostsTransport, which sleeps for it.
+// Part of a HostsTransport, which implements sleeping.
 class TcpTransport final : private MessagePost {
  public:
-  // `silence_seconds` as in TcpLinkTerms. `all_streams`: use all also where the network is so slow
-  // that one does. Without a maker there are no other links than those of the mesh.
+  // `silence_seconds` as in TcpLinkTerms. `all_streams`: use all streams even on a slow network.
+  // Without a maker, only the links of the mesh exist.
   static Result<std::unique_ptr<TcpTransport>> Create(int rank, TcpMesh mesh,
                                                       double silence_seconds,
                                                       bool all_streams = true);
 
-  // As Transport's, for the peers.
+  // As in Transport, for the peers.
   void Send(int to_rank, const FrameHeader& header, std::span<const std::byte> payload);
   bool Poll(TransportSink& sink);
   bool HasUnsent() const;
-  // `is_near`: who is reached without messages; nobody if it is empty.
+  // `is_near`: the ranks that are reached without messages; may be empty.
   Result<std::unique_ptr<MessageExchange>> Open(ChannelId channel, std::span<const int> ranks,
                                                 const std::function<bool(int)>& is_near = nullptr);
   void Forget(ChannelId channel) { channels_.Forget(channel); }
@@ -52,30 +52,31 @@ class TcpTransport final : private MessagePost {
   std::vector<std::pair<int, uint64_t>> LinkBytes() const;
   void Close(std::span<const std::byte> last_frame, const Deadline& deadline);
 
-  // Has a link made to the rank, unless there is one, or it is lost.
+  // Requests a link to the rank, unless there is one or the rank is lost.
   void Reach(int rank) override;
-  // The ranks for which something that they need waits for a link, or for what comes by it first.
+  // The ranks for which required data is waiting for a link, or for the first messages on it.
   std::vector<int> Awaited() const;
-  // Those that could not be reached with such a thing.
+  // The ranks to which required data could not be delivered.
   const std::set<int>& undelivered() const { return undelivered_; }
-  // The ranks to which there are links since the last call.
+  // The ranks to which links were created since the last call.
   std::vector<int> TakeNewlyLinked() { return std::exchange(newly_linked_, {}); }
   LinkState StateOf(int rank) const override;
-  // The ranks to which there are links, or are being made from here.
+  // The ranks to which links exist or are being created by this rank.
   std::vector<int> Linked() const;
-  // Another rank has lost this one, and may have its goodbye. Nothing happens if there is a link,
-  // which tells itself, or where one is coming with what the rank sent before it left.
+  // Another rank reports that `rank` is lost, possibly with its goodbye. Ignored if there is a
+  // link, which detects the loss itself, or if an incoming link will deliver data that the rank
+  // sent before it left.
   void OnToldLost(int rank, const std::string& reason,
                   std::optional<std::vector<std::byte>> goodbye);
-  // As Transport's; also for other descriptors.
+  // As in Transport; also for other descriptors.
   void CallOnEnd(std::function<void()> look);
   Status WatchEnd(int fd, Poller::Interest interest);
 
-  // Readable when a stream is.
+  // Readable if a stream is readable.
   int fd() const { return poller_.fd(); }
 
  private:
-  static constexpr size_t kControl = 0;  // its number among the streams of a link
+  static constexpr size_t kControl = 0;  // index of the control stream in a link
 
   struct Stream {
     Stream(ByteStream stream, size_t buffer_bytes);
@@ -83,9 +84,9 @@ class TcpTransport final : private MessagePost {
     MessageReader in;
     MessageWriter out;
     MessageChannels::Arrival arrival;  // the chunk that is being received
-    bool awaits_room = false;          // the poller tells when more can be sent
-    Status failure;                    // of sending; what has come is still read
-    bool is_over = false;              // the peer sends nothing more
+    bool awaits_room = false;          // the poller reports when more can be sent
+    Status failure;                    // of sending; received data is still read
+    bool is_over = false;              // the peer has closed the stream
   };
   struct Frame {
     MessageHeader header;
@@ -93,19 +94,20 @@ class TcpTransport final : private MessagePost {
   };
   struct Link {
     void Open(TcpStreams sockets, bool all_streams);
-    std::deque<Stream> streams;          // by number: control, then data; none: it is being made
-    std::vector<Frame> unsent;           // until it is made
-    std::optional<StreamChoice> choice;  // of those for data
-    std::vector<std::byte> goodbye;      // once it has come; delivered behind all data
+    std::deque<Stream> streams;          // by index: control, then data; empty: the link is being
+                                         // created
+    std::vector<Frame> unsent;           // until the link is created
+    std::optional<StreamChoice> choice;  // for the data streams
+    std::vector<std::byte> goodbye;      // the received goodbye; delivered after all data
     bool has_goodbye = false;
-    bool awaits_end = false;    // one of the streams is over
-    double end_by = 0;          // when the others must be, unless something comes
-    double end_at_most = 0;     // and whatever comes
+    bool awaits_end = false;    // one of the streams was closed
+    double end_by = 0;          // deadline for the other streams, unless data arrives
+    double end_at_most = 0;     // and even if data arrives
     uint64_t bytes_sent = 0;    // of chunks
-    Status reason;              // of that; of the link's end, once it is over
-    bool is_over = false;       // nothing moves any more
-    bool is_told = false;       // the sink knows
-    bool is_unreached = false;  // no link could be made
+    Status reason;              // why a stream was closed; why the link ended, once is_over
+    bool is_over = false;       // the link is closed
+    bool is_told = false;       // the sink was notified
+    bool is_unreached = false;  // no link could be created
   };
   class Arrivals;
 
@@ -131,7 +133,7 @@ class TcpTransport final : private MessagePost {
   void Flush(int rank, Link& link, size_t number);
   bool ReceiveUnread(TransportSink& sink);
   bool Receive(int rank, Link& link, size_t number, TransportSink& sink);
-  // Whether the link has ended in good order, or is to be given up for `reason`.
+  // Ends the link if it was closed properly, or abandons it for `reason`.
   void OnStreamOver(int rank, Link& link, size_t number, const Status& reason);
   void EndTheSilent();
   bool TellLosses(TransportSink& sink);
@@ -144,10 +146,10 @@ class TcpTransport final : private MessagePost {
   Poller poller_;
   TransportCounters counters_;
   std::map<int, std::unique_ptr<Link>> links_;
-  // Streams, by their tags, that may have something to receive which their sockets don't show.
+  // Tags of streams that may have buffered data although their sockets are not readable.
   std::vector<uint64_t> unread_;
-  bool has_news_ = false;     // a link has ended, and the sink has not been told
-  bool awaits_ends_ = false;  // of links one of whose streams is over
+  bool has_news_ = false;     // a link has ended, and the sink was not notified yet
+  bool awaits_ends_ = false;  // whether there are links with a closed stream
   std::set<int> undelivered_;
   std::vector<int> newly_linked_;
   MessageChannels channels_;

@@ -1,4 +1,4 @@
-// How the TCP transport comes to its links, and hears that there will be none.
+// TcpTransport: creation of links, and notifications of losses.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ Status TcpTransport::AddLink(int rank, TcpStreams sockets) {
   Link& link = LinkTo(rank);
   if (link.is_over) return {};
   link.Open(std::move(sockets), all_streams_);
-  // It tells itself when it is over, and what the rank has said before.
+  // The link itself reports its end, and the rank's goodbye before it.
   link.awaits_end = link.has_goodbye = false;
   link.goodbye.clear();
   HS_RETURN_IF_ERROR(Watch(rank, link));
@@ -93,7 +93,7 @@ Status TcpTransport::WatchEnd(int fd, Poller::Interest interest) {
   return maker_ != nullptr ? maker_->WatchEnd(fd, interest) : Status();
 }
 
-// Questions, and news that others have as well, nobody needs of a rank that leaves.
+// Probes, and data that other ranks have as well, are not needed from a leaving rank.
 bool TcpTransport::IsAwaited(int rank, const Link& link) const {
   const bool has_unsent =
       std::any_of(link.unsent.begin(), link.unsent.end(), [](const Frame& frame) {

@@ -1,4 +1,4 @@
-// Several hosts, played by this process.
+// Several hosts, simulated in this process.
 #pragma once
 
 #include <cstdint>

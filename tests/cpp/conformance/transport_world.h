@@ -27,7 +27,7 @@ class TransportWorld {
  public:
   virtual ~TransportWorld() = default;
   virtual Transport& At(int rank) = 0;
-  // The rank ends without a word, as far as its peers can tell.
+  // Simulates a crash of the rank for its peers.
   virtual void Lose(int rank) = 0;
 };
 
@@ -44,7 +44,7 @@ std::vector<TransportKind> MemoryTransportKinds();
 // Of a small job on this host.
 ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options);
 
-// Remembers everything that a rank is told.
+// Records all events of a rank.
 class Inbox : public TransportSink {
  public:
   struct Received {

@@ -1,4 +1,4 @@
-// What the ranks of a random job do: operations of its process sets, and messages within them.
+// The operations of a random job: collectives of its process sets, and messages within them.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct Plan {
   int root = 0;
   int count = 0;         // of floats
   bool is_last = false;  // submitted when all others are done
-  // Of a message: who sends it.
+  // For a message: the sender.
   bool is_message = false;
   int from = 0;
-  bool from_any = false;  // the receiver does not say from whom
+  bool from_any = false;  // the receive accepts any sender
 };
 
 // `one_hop`: operations of few kinds alone, so that they are known and may be posted.

@@ -1,9 +1,10 @@
-// One random job in which ranks end or stop, simulated: whole runtimes over the inproc transport,
-// driven turn by turn in one thread, so that a seed is a scenario.
+// Simulates one random job in which ranks exit or stop: whole runtimes over the inproc transport,
+// driven turn by turn in one thread, so that a seed determines the scenario.
 //
-// Checked: each operation ends exactly once; nobody waits for ever; who is in a set with the victim
-// gets an error that names the victim, the operation and the set; nobody else gets one; what
-// succeeds has the right result. Operations are collectives, and messages between two ranks.
+// Checks: each operation ends exactly once; no rank waits forever; ranks in a set with the victim
+// get an error that names the victim, the operation and the set; other ranks get no error;
+// successful operations have the right result. Operations are collectives, and messages between two
+// ranks.
 #pragma once
 
 #include <array>
@@ -35,7 +36,7 @@ class FaultScenario {
   ~FaultScenario();
 
   void Run();
-  // Whether the moment for the fault came: a job can end before.
+  // Whether the fault occurred; a job can end before it.
   bool struck() const { return struck_; }
 
   // Operations that ended with all members' posts.

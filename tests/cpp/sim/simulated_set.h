@@ -1,5 +1,5 @@
-// One process set in simulation: its members, its coordinator, and FIFO links that deliver whenever
-// the dice say so. Checks on the way that all members do the same, and what the scheduler promises.
+// Simulates one process set: its members, its coordinator, and FIFO links with random delivery.
+// Checks that all members do the same, and the guarantees of the scheduler.
 #pragma once
 
 #include <cstddef>
@@ -27,18 +27,18 @@ class SimulatedSet {
  public:
   SimulatedSet(CoordinatorOptions options, std::vector<Epoch> epochs, bool joins, Random& random);
 
-  // Does one random thing. False if that was nothing.
+  // Executes one random event; returns false if nothing happened.
   bool Step();
   // Whether something can still happen.
   bool Sweep();
   bool HasRank(int rank) const;
-  // A member is gone: the survivors give up.
+  // A member is lost: the survivors abandon the set.
   void LoseMember();
   uint64_t num_posted() const { return num_posted_; }
   uint64_t num_named_posted() const { return num_named_posted_; }
   // Of those that were posted: between hosts.
   uint64_t num_posted_between_hosts() const { return hosts_.empty() ? 0 : num_posted_; }
-  // Every token has ended, nothing is left anywhere.
+  // Checks that every token has ended and no state remains.
   void CheckEnd();
 
  private:

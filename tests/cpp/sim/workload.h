@@ -1,5 +1,5 @@
-// What the members of a simulated set submit: steps over a pool of tensors, each member in an order
-// of its own, with shapes that change, members that contradict and members that join early.
+// The submissions of a simulated set's members: steps over a pool of tensors, in a different order
+// on each member, with changing shapes, contradictory requests, and members that join early.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// CapturedLog: what is written to standard error while it exists, to be waited for by tests.
+// CapturedLog: captures standard error during its lifetime, so that tests can wait for messages.
 #pragma once
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ class CapturedLog {
   }
   ~CapturedLog() { dup2(stderr_.get(), STDERR_FILENO); }
 
-  // Whether the text comes, or has come, within a time that is long for a test. Any thread.
+  // Waits for the text, with a generous time limit; returns whether it was written. Any thread.
   bool Saw(std::string_view text) {
     std::lock_guard lock(mutex_);
     const Deadline deadline = Deadline::After(30);

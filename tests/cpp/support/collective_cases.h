@@ -1,6 +1,6 @@
-// Random collective operations with their expected results, for any Exchange: an operation is made
-// once for all members; each member then makes its Collective on its own exchange and runs it as
-// the test likes.
+// Random collective operations with their expected results, for any Exchange. A case is created
+// once for all members; each member then creates its Collective on its own exchange, and the test
+// runs it in any way.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ class CollectiveCase {
   virtual ~CollectiveCase() = default;
   // May be called for different members by different threads.
   virtual std::unique_ptr<Collective> Make(Exchange& exchange) = 0;
-  // After the collectives of all members are done: what is wrong, or nothing.
+  // Called when the collectives of all members are done: a description of the error, or an empty
+  // string.
   virtual std::string Check() const = 0;
   virtual std::string Describe() const = 0;
 };
@@ -33,13 +34,13 @@ struct AllreduceCaseOptions {
   int cuts = 0;  // segments - 1
   bool in_place = false;
   std::vector<uint32_t> absent = {};
-  std::vector<uint32_t> hosts = {};  // of the members; empty if they are all on one
+  std::vector<uint32_t> hosts = {};  // hosts of the members; empty if all are on one
   std::optional<DataType> wire = {};
 };
 std::unique_ptr<CollectiveCase> MakeAllreduceCase(std::mt19937_64& random,
                                                   const AllreduceCaseOptions& options);
 
-// With a random root among those who are not absent.
+// With a random root that is not absent.
 std::unique_ptr<CollectiveCase> MakeReduceCase(std::mt19937_64& random,
                                                const AllreduceCaseOptions& options);
 
@@ -53,7 +54,7 @@ struct RowsCaseOptions {
   std::vector<uint32_t> hosts = {};
   std::optional<DataType> wire = {};
 };
-// With splits or without.
+// With or without splits.
 std::unique_ptr<CollectiveCase> MakeReducescatterCase(std::mt19937_64& random,
                                                       const RowsCaseOptions& options,
                                                       const Reduction& reduction);
@@ -70,12 +71,12 @@ std::unique_ptr<CollectiveCase> MakeBroadcastCase(std::mt19937_64& random, uint3
                                                   int64_t bytes, int cuts,
                                                   std::vector<uint32_t> absent);
 
-// Anything of the above, of up to `max_bytes` for a member.
+// Any of the above, with up to `max_bytes` per member.
 std::unique_ptr<CollectiveCase> MakeRandomCase(std::mt19937_64& random, uint32_t members,
                                                int64_t max_bytes,
                                                const std::vector<uint32_t>& hosts = {});
 
-// A defined reduction: any dtype and operator, sometimes scaled.
+// A random valid reduction: any dtype and operator, sometimes scaled.
 Reduction RandomReduction(std::mt19937_64& random, int64_t participants);
 
 }  // namespace horoscale::testing

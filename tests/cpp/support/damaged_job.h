@@ -1,6 +1,6 @@
-// A job of two ranks in one thread, of which one is broken: what it sends is changed, cut,
-// repeated, or comes with frames that nobody has sent, as some bytes say. The other one has to live
-// with that: each of its operations ends once, and nothing crashes.
+// A job of two ranks in one thread, one of which is faulty: its frames are modified, truncated,
+// repeated or mixed with invented ones, as determined by input bytes. The other rank must handle
+// that: each of its operations ends exactly once, and nothing crashes.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace horoscale::testing {
 
-// What is drawn of the bytes; zeros at their end.
+// Draws values from the input bytes; zeros after their end.
 class DrawnBytes {
  public:
   explicit DrawnBytes(std::span<const uint8_t> bytes) : bytes_(bytes) {}
@@ -62,14 +62,14 @@ class DamagingTransport final : public RelayedTransport {
       case 4:
         RelayedTransport::Send(to, header, bytes);
         break;
-      default:  // mostly as it is, or the job would end at once
+      default:  // usually unchanged, otherwise the job would end immediately
         break;
     }
     RelayedTransport::Send(to, header, bytes);
   }
 
  private:
-  // Of any kind but the transports' own.
+  // Of any kind except those internal to transports.
   void Invent(int to, FrameHeader header) {
     constexpr std::array kKinds = {
         FrameKind::kReport, FrameKind::kPlan,    FrameKind::kGoodbye,  FrameKind::kPoison,
@@ -98,9 +98,9 @@ class DamagedJob {
     }
   }
 
-  // Whether every operation of the rank that isn't broken has ended.
+  // Returns whether every operation of the correct rank has ended.
   bool Run() {
-    for (int round = 0; round < 3; ++round) {  // what repeats takes one hop
+    for (int round = 0; round < 3; ++round) {  // repeated operations take one hop
       for (const char* const name : {"", "loss"}) Both([&](int) { return Reduction(4, name); });
       Both([&](int) { return Collective(OpKind::kBarrier, ""); });
     }
@@ -170,7 +170,7 @@ class DamagedJob {
   DrawnBytes drawn_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<OperationPtr> begun_;                 // by rank 0
-  std::vector<std::unique_ptr<Runtime>> runtimes_;  // end first
+  std::vector<std::unique_ptr<Runtime>> runtimes_;  // destroyed first
 };
 
 }  // namespace horoscale::testing

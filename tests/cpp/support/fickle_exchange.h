@@ -1,6 +1,6 @@
-// An Exchange in one thread that is as awkward as the contract allows: calls say "not yet" at
-// random, fresh banks hold garbage, a reader sees garbage outside its extent and after its release.
-// It checks the rules of exchange.h on every call.
+// FickleExchange: a single-threaded Exchange that uses all freedoms of the contract: calls randomly
+// return "not yet", fresh banks contain garbage, and readers see garbage outside their extents and
+// after their release. It checks the rules of exchange.h on every call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct FickleOptions {
   size_t chunk_bytes = 4096;
   uint32_t banks = 4;
   uint64_t seed = 1;
-  double refusals = 0.3;             // how often a call that could succeed doesn't
+  double refusals = 0.3;             // fraction of calls that fail although they could succeed
   std::vector<uint32_t> hosts = {};  // of the members; empty if they are all on one
 };
 
@@ -38,7 +38,7 @@ class FickleHub {
   Exchange& member(uint32_t index);
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
 
-  // Of chunks, what left a host for other hosts, and what came to it from them.
+  // Bytes of chunks that a host has sent to, and received from, other hosts.
   int64_t bytes_sent_by(uint32_t host) const { return sent_[host]; }
   int64_t bytes_received_by(uint32_t host) const { return received_[host]; }
   int64_t messages_sent_by(uint32_t host) const { return messages_[host]; }
@@ -87,7 +87,8 @@ class FickleExchange : public Exchange {
     for (auto& views : views_) Deliver(views[round % banks()]);
   }
 
-  // Between hosts. The bytes leave when a reader or this member looks, and are what is there then.
+  // Only between hosts. The bytes are read when a reader or this member polls, with their content
+  // at that time.
   bool PublishInPlace(uint64_t round, const std::byte* chunk, size_t bytes,
                       std::span<const Extent> extents) override {
     const std::vector<uint32_t>& hosts = hub_.options_.hosts;
@@ -136,7 +137,7 @@ class FickleExchange : public Exchange {
     std::optional<uint64_t> round;
     bool is_for_reader = false;
     std::vector<std::byte> chunk;
-    const std::byte* place = nullptr;  // from where the extent has not left yet
+    const std::byte* place = nullptr;  // memory of an extent that has not been sent yet
     Extent extent;
   };
 

@@ -1,6 +1,6 @@
-// MpiDouble: an MPI in one process, whose ranks are threads, or all of them one thread. Collectives
-// go on only while they are tested, as in many an MPI, and while it is not held; they read and
-// write the callers' memory when the last rank has come, or later.
+// MpiDouble: an MPI library in one process, whose ranks are threads, or share one thread. As in
+// many MPI libraries, collectives make progress only while they are tested; Hold() stops them. They
+// access the callers' memory when the last rank has called, or later.
 #pragma once
 
 #include <memory>
@@ -12,26 +12,26 @@ namespace horoscale::testing {
 
 class MpiDouble {
  public:
-  // One at a time. Its memory stays until the process ends: so may operations that were given up.
+  // One at a time. Its memory is kept until the process exits, like that of abandoned operations.
   explicit MpiDouble(int size);
   ~MpiDouble();
   MpiDouble(const MpiDouble&) = delete;
   MpiDouble& operator=(const MpiDouble&) = delete;
 
   const MpiLibrary& library() const;
-  // What that rank has as its MPI_COMM_WORLD.
+  // The rank's MPI_COMM_WORLD.
   MpiHandle World(int rank) const;
 
-  // From here on no collective ends until Release().
+  // No collective completes until Release().
   void Hold();
   void Release();
 
-  // The next call of this function fails, on whichever rank.
+  // The next call of this function fails, on any rank.
   void FailNext(const std::string& function);
 
-  // Communicators that were made and not freed, counted on each of their ranks.
+  // Communicators that were created and not freed, counted per rank.
   int living() const;
-  // Collectives that were begun, counted on each of their ranks.
+  // Started collectives, counted per rank.
   int begun() const;
 
   struct State;

@@ -1,4 +1,5 @@
-// A store that tells a test what ranks put into a gathering, as a stranger may learn it elsewhere.
+// A store that reveals to a test what ranks contribute to a gathering, as an attacker could learn
+// it.
 #pragma once
 
 #include <future>
@@ -11,7 +12,7 @@ namespace horoscale {
 
 class OverheardStore final : public Store {
  public:
-  // Rank 0's value under this key is passed on as well.
+  // Rank 0's value for this key is forwarded as well.
   OverheardStore(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
 
   std::future<std::string> value() { return value_.get_future(); }

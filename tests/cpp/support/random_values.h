@@ -1,6 +1,5 @@
-// Seeded values of any element type for tests of reductions: ordinary numbers, and now and then
-// what goes wrong first (zeros of both signs, infinities, NaN with payloads, extremes, subnormal
-// numbers).
+// Seeded values of any element type for tests of reductions: ordinary numbers, and occasionally
+// edge cases (zeros of both signs, infinities, NaN with payloads, extremes, subnormal numbers).
 #pragma once
 
 #include <cstddef>

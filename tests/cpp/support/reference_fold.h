@@ -1,5 +1,5 @@
-// The arithmetic of reductions once more, written for clarity, one element at a time, with nothing
-// of the library in it: what Fold() and the collectives are compared with, bit by bit.
+// A reference implementation of reductions, written for clarity, one element at a time, without
+// code of the library. Fold() and the collectives are compared with it bit by bit.
 #pragma once
 
 #include <cmath>
@@ -50,7 +50,7 @@ inline float DecodeHalf(uint16_t bits, int fraction, int min_exponent) {
   return sign * std::ldexp(static_cast<float>(whole), power);
 }
 
-// How one DataType is stored, and the type it accumulates in.
+// The storage format of a DataType, and its accumulation type.
 template <typename T>
 struct Plain {
   using Accumulator = T;

@@ -1,4 +1,4 @@
-// A transport that is another one: what tests that say something else of some calls begin with.
+// A transport that forwards to another one: a base class for tests that override some functions.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// One operation on all members of a FickleHub, in one thread.
+// Runs one operation on all members of a FickleHub, in one thread.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,8 @@ inline void StepAll(std::vector<std::unique_ptr<Collective>>& running) {
   }
 }
 
-// Steps the members' collectives in random order until all are done. What went wrong, or nothing.
+// Steps the members' collectives in random order until all are done. Returns a description of the
+// error, or an empty string.
 inline std::string RunInterleaved(std::mt19937_64& random, FickleHub& hub,
                                   CollectiveCase& operation) {
   std::vector<std::unique_ptr<Collective>> running;

@@ -1,6 +1,6 @@
-// A model of an exchange with any number of members, of which a few are real. All others publish
-// zeros in every round and are never behind: members without data for each other, so that a real
-// one meets the arithmetic of 100,000 members at the cost of one.
+// A model of an exchange with any number of members, few of which are real. All others publish
+// zeros in every round without delay, so that a real member runs the arithmetic of 100,000 members
+// at the cost of one.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Ranks as threads that start at once, because each waits for the others.
+// Starts ranks as threads concurrently, because each waits for the others.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace horoscale {
 
-// Calls `start` with 0 to count - 1, which returns a Result. What they made lives until all are
-// done. By number, how that went.
+// Calls `start` with 0 to count - 1, which returns a Result. The results are kept until all are
+// done. Returns the statuses by number.
 template <typename Start>
 std::vector<Status> StartTogether(size_t count, const Start& start) {
   std::vector<std::optional<decltype(start(size_t{0}))>> made(count);

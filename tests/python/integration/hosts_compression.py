@@ -251,7 +251,7 @@ def check_metrics() -> None:
 
 def check_errors() -> None:
     """Where there is nothing that would keep what is lost."""
-    with pytest.raises(ValueError, match="int8 is an encoding for allreduce alone"):
+    with pytest.raises(ValueError, match="int8 is an encoding for allreduce only"):
         hvd.reducescatter(torch.zeros(64, 8), compression=hvd.Compression.int8)
 
 

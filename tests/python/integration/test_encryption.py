@@ -33,7 +33,7 @@ def test_all_ranks_have_to_agree(tmp_path: Path) -> None:
         variables_of={1: {"HOROSCALE_ENCRYPT": "0"}},
     ) as job:
         assert all(process.wait(PATIENCE_S) != 0 for process in job.processes)
-        assert "HOROSCALE_ENCRYPT=0, the other side has not" in job.errors(1)
+        assert "HOROSCALE_ENCRYPT=0, the peer does not" in job.errors(1)
         assert re.search(r"rank\(?s?\)? 1\b", job.errors(0)), job.errors(0)
 
 
@@ -44,7 +44,7 @@ def test_without_openssl_the_error_says_what_was_tried(tmp_path: Path) -> None:
                        variables_of={0: {"HOROSCALE_SIZE": "2"}}) as job:  # fmt: skip
         assert job.processes[0].wait(PATIENCE_S) != 0
         errors = job.errors(0)
-    assert "HOROSCALE_ENCRYPT=1 needs OpenSSL" in errors, errors
+    assert "HOROSCALE_ENCRYPT=1 requires OpenSSL" in errors, errors
     assert missing in errors
     assert "HOROSCALE_LIBSSL" in errors
 
@@ -56,4 +56,4 @@ def test_the_launchers_rendezvous_encrypts_too(tmp_path: Path) -> None:
     missing = {"HOROSCALE_LIBSSL": str(tmp_path / "libssl.so.3")}
     ended = run_launcher("-np", "2", "--encrypt", "python", write(tmp_path), env=missing)
     assert ended.returncode != 0
-    assert b"HOROSCALE_ENCRYPT=1 needs OpenSSL" in ended.stderr, ended.stderr
+    assert b"HOROSCALE_ENCRYPT=1 requires OpenSSL" in ended.stderr, ended.stderr

@@ -231,8 +231,8 @@ def test_children_that_a_job_leaves_are_ended_with_it() -> None:
         (["no-such-program"], b"command not found: 'no-such-program'"),
         (["/tmp"], b"'/tmp' is a directory"),
         (["./script"], b"'./script' is not an executable program"),
-        (["./no_interpreter"], b"can't start './no_interpreter'"),
-        (["./bad_interpreter"], b"can't start './bad_interpreter'"),
+        (["./no_interpreter"], b"cannot start './no_interpreter'"),
+        (["./bad_interpreter"], b"cannot start './bad_interpreter'"),
     ],
 )
 def test_a_command_that_can_not_be_started(

@@ -139,9 +139,9 @@ def test_flags_go_before_the_file_and_the_file_before_the_environment(tmp_path: 
     [
         ("params: [", "can't read the configuration file"),
         ("just text", "expected sections (params, autotune"),
-        ("parms: {}", "unknown section 'parms'; there are params, "),
+        ("parms: {}", "unknown section 'parms'; the sections are params, "),
         ("params: 5", "section 'params' is not a mapping"),
-        ("params: {fusion: 5}", "unknown key params.fusion; there are fusion_threshold_mb"),
+        ("params: {fusion: 5}", "unknown key params.fusion; the keys are fusion_threshold_mb"),
         ("params: {cache_capacity: many}", "params.cache_capacity: expected a whole number"),
         ("params: {cache_capacity: [1]}", "params.cache_capacity: can't be [1]"),
         ("params: {cache_capacity: true}", "params.cache_capacity: can't be True"),
@@ -202,7 +202,7 @@ def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, messag
         ("-np 2 --min-np 3 true", "--min-np 3 is more than -np 2"),
         ("-np 2 --max-num-proc 0 true", "--max-np: expected a number from 1 to 1048576"),
         ("--max-np 2 true", "Give -np N or --min-np N"),
-        ("-np 2 --min-np 1 --mpi true", "--mpi and --min-np don't go together"),
+        ("-np 2 --min-np 1 --mpi true", "--mpi and --min-np cannot be combined"),
         (
             "-np 2 --host-discovery-script x -H a:2 true",
             "give --host-discovery-script, or -H or --hostfile, not both",

@@ -132,8 +132,8 @@ def test_another_version_is_refused(shell: Path, version: int) -> None:
     job = run_launcher("--remote-shell", shell, "-H", "a,old", "-np", 2, "true")
     assert job.returncode == 1
     assert job.stderr.decode().splitlines()[-1] == (
-        f"    old: can't be understood: its supervisor speaks version {version}, the launcher "
-        f"version {VERSION}: install the same horoscale on all hosts"
+        f"    old: can't be understood: its supervisor uses protocol version {version}, "
+        f"the launcher version {VERSION}: install the same horoscale on all hosts"
     )
 
 
@@ -146,7 +146,7 @@ def test_what_login_scripts_print_does_no_harm(shell: Path) -> None:
 def test_what_the_host_lacks_is_told(shell: Path) -> None:
     job = run_launcher("--remote-shell", shell, "-H", "a,b", "-np", 2, "/no/such/program")
     assert job.returncode == 2
-    assert b"can't start '/no/such/program' on " in job.stderr
+    assert b"cannot start '/no/such/program' on " in job.stderr
 
 
 def test_the_environment_that_other_hosts_get(shell: Path) -> None:

@@ -343,9 +343,9 @@ def test_a_receive_of_any_rank_that_nobody_can_serve(tmp_path: Path) -> None:
     ):
         await_text(
             logs[0],
-            r"ranks wait for each other.*rank 0 is blocked in recv from any rank, tag 41 on "
-            r"process set 0 since \d+ s and misses one of ranks 1 and 2; "
-            r"rank 1 is blocked in recv from rank 0",
+            r"ranks wait for each other.*rank 0 has been blocked in recv from any rank, tag 41 on "
+            r"process set 0 for \d+ s, waiting for one of ranks 1 and 2; "
+            r"rank 1 has been blocked in recv from rank 0",
         )
 
 
@@ -373,18 +373,18 @@ def test_what_waits_is_reported(tmp_path: Path) -> None:
         await_text(
             logs[0],
             r"recv from any rank, tag 41 on process set 0 has waited for \d+ s: "
-            r"no such message was sent",
+            r"no matching message was sent",
         )
         await_text(
             logs[0],
-            r"send to rank 2, tag 77 on process set 0 has waited for \d+ s: there is no recv for",
+            r"send to rank 2, tag 77 on process set 0 has waited for \d+ s: no recv matches it",
         )
         await_text(logs[1], r"recv from rank 2, tag 42 on process set 0 has waited for \d+ s")
         await_text(
             logs[0],
-            r"ranks wait for each other.*rank 1 is blocked in recv from rank 2, tag 42 on process "
-            r"set 0 since \d+ s and misses rank 2; rank 2 is blocked in recv from rank 1, tag 42 "
-            r"on process set 0 since \d+ s and misses rank 1",
+            r"ranks wait for each other.*rank 1 has been blocked in recv from rank 2, tag 42 on "
+            r"process set 0 for \d+ s, waiting for rank 2; rank 2 has been blocked in recv from "
+            r"rank 1, tag 42 on process set 0 for \d+ s, waiting for rank 1",
         )
         for process in job.processes:
             os.kill(process.pid, signal.SIGUSR2)
@@ -392,7 +392,7 @@ def test_what_waits_is_reported(tmp_path: Path) -> None:
             logs[0],
             r"recv from any rank, tag 41 on process set 0, called \d+ s ago, blocks its caller",
         )
-        await_text(logs[2], r"1 messages on process set 0 have come for which there is no recv")
+        await_text(logs[2], r"1 messages on process set 0 have arrived that no recv matches")
 
 
 def test_a_recv_that_waits_too_long_ends(tmp_path: Path) -> None:

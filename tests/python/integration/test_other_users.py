@@ -146,8 +146,8 @@ def test_a_place_that_somebody_else_has_prepared_is_not_used(tmp_path: Path, kin
         shutil.rmtree(place, ignore_errors=True)
     told = {
         "their folder": f"belongs to user {NOBODY}",
-        "a link": "opening the folder",
-        "an open folder": "can be used by others",
+        "a link": "opening the directory",
+        "an open folder": "is accessible to other users",
     }
     assert status == 1
     assert str(place) in err

@@ -209,5 +209,5 @@ def test_a_member_that_does_not_come_is_reported() -> None:
         assert ended[rank].returncode == 0, ended[rank].stderr
         for text in (ended[rank].stderr, ended[rank].stdout):
             assert waits in text
-    assert "for rank 0, which has not called it or waits for other members" in ended[1].stdout
+    assert "for rank 0, which has not called it or is waiting for other members" in ended[1].stdout
     assert "s for rank 1, which has not called it" in ended[2].stdout

@@ -56,8 +56,9 @@ def test_horoscalerun_asks_all_ranks_what_they_wait_for(tmp_path: Path) -> None:
             lambda: job.process.send_signal(signal.SIGUSR2),
             b"[0]<stderr>:",
             b'allreduce "metrics" on process set 0',
-            b'allreduce "loss" on process set 0 was called by ranks 1 and 2, misses rank 0',
-            b"rank 1 of 3: 1 operations are not done; 1 threads wait; not lost: ranks 0 and ",
+            b'allreduce "loss" on process set 0 was called by ranks 1 and 2, waiting for rank 0',
+            b"rank 1 of 3: 1 operations are not done; 1 threads are waiting; "
+            b"ranks not lost: ranks 0 and ",
             b"rank 2 of 3: 1 operations",
             b"blocks its caller, is not planned yet: rank 0 decides",
         )

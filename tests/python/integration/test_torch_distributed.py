@@ -100,5 +100,5 @@ def test_an_abort_of_the_default_group_fails_what_all_ranks_wait_for() -> None:
         assert rank.returncode == 0, rank.stderr
     # PyTorch aborts the newest group first: whether that or the end of the job comes first to what
     # is pending there is a matter of threads.
-    assert re.search("aborted|rank 0 has given up process set", first.stdout), first.stdout
+    assert re.search("aborted|rank 0 abandoned process set", first.stdout), first.stdout
     assert "aborted" in second.stdout

@@ -45,9 +45,9 @@ def test_a_circle_over_sets_and_hosts(tmp_path: Path) -> None:
         await_text(logs[1], r'"y" on process set 2 has waited for .* for rank 1; ready: rank 2')
         await_text(
             logs[0],
-            r'ranks wait for each other.*rank 1 is blocked in allreduce "x" on process set 1 since '
-            r'\d+ s and misses rank 2; rank 2 is blocked in allreduce "y" on process set 2 since '
-            r"\d+ s and misses rank 1",
+            r'ranks wait for each other.*rank 1 has been blocked in allreduce "x" on process set 1 '
+            r'for \d+ s, waiting for rank 2; rank 2 has been blocked in allreduce "y" on process '
+            r"set 2 for \d+ s, waiting for rank 1",
         )
         for process in job.processes:
             process.send_signal(signal.SIGUSR2)

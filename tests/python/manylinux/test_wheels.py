@@ -28,6 +28,7 @@ LIBRARIES = (
     "horoscale/_core/lib/libhoroscale.so",
     "horoscale/tensorflow/libhoroscale_tensorflow.so",
     "horoscale/keras/libhoroscale_xla.so",
+    "horoscale/mxnet/libhoroscale_mxnet.so",
 )
 # Debian's package libc6-arm64-cross has the C library of aarch64 there.
 ARM64_ROOT = Path("/usr/aarch64-linux-gnu")

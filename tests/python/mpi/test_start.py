@@ -124,7 +124,7 @@ def test_launcher_and_library_of_different_mpis(
     variables = {name: environment[name] for name in LIBRARY_VARIABLES if name in environment}
     ended = columns[launcher].run(2, "-c", DIFFERENT, python=other.python, **variables)
     assert ended.returncode != 0
-    assert "different MPIs" in ended.stderr, ended.stderr
+    assert "different MPI implementations" in ended.stderr, ended.stderr
 
 
 def test_mpich_5_under_open_mpi_ends_by_itself(both: dict[str, Mpi]) -> None:

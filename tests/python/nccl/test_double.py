@@ -66,7 +66,7 @@ def test_types(variables: dict[str, str], tmp_path: Path) -> None:
     ("of_rank_1", "reason"),
     [
         ({"HOROSCALE_LIBNCCL": "/nowhere/libnccl.so.2"}, "rank 1 can't: /nowhere/libnccl.so.2"),
-        ({"NCCL_DOUBLE_VERSION": "21708"}, "which is too old: 2.18.0 or newer is needed"),
+        ({"NCCL_DOUBLE_VERSION": "21708"}, "which is too old: 2.18.0 or newer is required"),
         ({"NCCL_DOUBLE_VERSION": "22801"}, "rank 0 has 2.27.3, rank 1 has 2.28.1"),
     ],
     ids=["missing", "too-old", "different"],
@@ -104,7 +104,7 @@ def test_nccl_that_is_asked_for_and_missing_is_an_error(
     ) as ranks:
         for rank in range(2):
             assert ranks.processes[rank].wait(SECONDS) != 0
-            assert "HOROSCALE_BACKEND=nccl, and the members of process set 0" in ranks.errors(rank)
+            assert "HOROSCALE_BACKEND=nccl, but the members of process set 0" in ranks.errors(rank)
 
 
 def test_a_killed_rank_ends_the_kernels_of_the_others(
@@ -201,7 +201,10 @@ def test_what_a_killed_rank_had_sent_is_received(variables: dict[str, str], tmp_
     ("version", "line"),
     [
         ("22703", "[X] NCCL: NCCL 2.27.3, {double}; CUDA 12.8, {double}"),
-        ("21708", "[ ] NCCL: {double} is NCCL 2.17.8, which is too old: 2.18.0 or newer is needed"),
+        (
+            "21708",
+            "[ ] NCCL: {double} is NCCL 2.17.8, which is too old: 2.18.0 or newer is required",
+        ),
     ],
 )
 def test_check_build_says_what_was_found(

@@ -119,7 +119,7 @@ def test_what_one_rank_names_wrongly_is_told_to_all() -> None:
     me, world = place()
     for wrong, message in (
         ([world], "ranks must be between 0"),
-        (list(range(world)), "exists already"),
+        (list(range(world)), "already exists"),
     ):
         own = [hvd.ProcessSet(wrong)] if me == world - 1 else []
         with pytest.raises(ValueError, match=f"rank {world - 1}.*{message}"):

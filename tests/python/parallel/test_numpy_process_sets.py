@@ -143,13 +143,13 @@ def test_wrong_ranks_and_sets_that_exist() -> None:
         hvd.add_process_set([0, hvd.size()])
     with pytest.raises(ValueError, match="ranks must be between 0"):
         hvd.add_process_set([-1])
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         hvd.add_process_set(everyone[::-1])
     with registered([0]) as process_set:
-        with pytest.raises(ValueError, match="exists already"):
+        with pytest.raises(ValueError, match="already exists"):
             hvd.add_process_set([0])
         for again in (process_set, hvd.global_process_set):
-            with pytest.raises(ValueError, match="exists already"):
+            with pytest.raises(ValueError, match="already exists"):
                 hvd.add_process_set(again)
         assert process_set.included() == (hvd.rank() == 0)
 

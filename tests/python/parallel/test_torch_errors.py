@@ -109,7 +109,16 @@ LOCAL: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "average=",
     ),
-    "adasum": (lambda: hvd.allreduce(torch.ones(3), op=hvd.Adasum), NotImplementedError, "Adasum"),
+    "adasum": (
+        lambda: hvd.reducescatter(torch.ones(3), op=hvd.Adasum),
+        NotImplementedError,
+        "Adasum is not supported here, only by allreduce",
+    ),
+    "adasum-int": (
+        lambda: hvd.allreduce(torch.ones(3, dtype=torch.int32), op=hvd.Adasum),
+        NotImplementedError,
+        "Adasum",
+    ),
     "0-d-allgather": (lambda: hvd.allgather(torch.tensor(1.0)), ValueError, "0-d"),
     "0-d-alltoall": (lambda: hvd.alltoall(torch.tensor(1.0)), ValueError, "0-d"),
     "0-d-reducescatter": (lambda: hvd.reducescatter(torch.tensor(1.0)), ValueError, "0-d"),

@@ -559,10 +559,10 @@ def test_wrong_names_and_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"op": hvd.Adasum}, "Adasum"),
+        ({"op": hvd.Adasum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
         ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
     ],
-    ids=["adasum", "predivided-sum"],
+    ids=["predivided-adasum", "predivided-sum"],
 )
 def test_what_is_missing(options: dict[str, Any], message: str) -> None:
     """Programs for Horovod catch NotImplementedError, those for horoscale ValueError."""

@@ -20,6 +20,7 @@ NEEDED = (
     "keras",
     "jax",
     "lightning",
+    "mxnet",
     "pyspark",
     "ray",
     "horoscale.sim._sim",

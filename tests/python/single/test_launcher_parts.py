@@ -467,9 +467,9 @@ def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> Non
 @pytest.mark.parametrize(
     ("text", "blamed"),
     [
-        ("RankFailedError: rank 4 failed: its link ended without a goodbye", "rank 4 on b"),
+        ("RankFailedError: rank 4 failed: its link was closed unexpectedly", "rank 4 on b"),
         ("HorovodInternalError: rank 4 of 9 did not call init() in time", "rank 4 on b"),
-        ("HorovodInternalError: the first to fail was rank 0: rank 4 did not come", "rank 4 on b"),
+        ("HorovodInternalError: the first to fail was rank 0: rank 4 was missing", "rank 4 on b"),
         ("HorovodInternalError: ranks 3-5, 7 and 8 of 9 did not call init()", "ranks 4-5,8"),
         (f"HorovodInternalError: ranks 5-{'9' * 99} did not call init()", "ranks 5,8"),
         ("AbortedError: training step: rank 4 left the job; so it is not done", "rank 4 on b"),

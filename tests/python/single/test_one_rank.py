@@ -108,9 +108,11 @@ def test_subclasses_become_plain_arrays() -> None:
     assert type(result) is np.ndarray
 
 
-def test_adasum_says_that_it_is_missing() -> None:
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.allreduce(np.ones(3), op=hvd.Adasum)
+def test_adasum_of_one_rank_is_its_values() -> None:
+    values = np.array([1.5, -2.0, 0.0])
+    np.testing.assert_array_equal(hvd.allreduce(values, op=hvd.Adasum), values)
+    scaled = hvd.allreduce(values, op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.5)
+    np.testing.assert_array_equal(scaled, values)
 
 
 def test_empty_groups() -> None:

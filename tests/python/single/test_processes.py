@@ -69,7 +69,7 @@ def test_srun_without_mpi_says_how_to_go_on() -> None:
     slurm = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}
     ended = run_alone(INIT, **slurm, HOROSCALE_LIBMPI="/no/such/library")
     assert ended.returncode == 1
-    assert "with HOROSCALE_CONTROLLER=gloo srun's ranks meet by themselves" in ended.stderr
+    assert "HOROSCALE_CONTROLLER=gloo, ranks that srun started connect directly" in ended.stderr
 
 
 def test_srun_off_loopback_needs_a_secret() -> None:

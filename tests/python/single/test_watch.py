@@ -153,7 +153,7 @@ def test_arguments_of_the_command_are_not_shown() -> None:
 def test_lines_of_the_runtime_become_events() -> None:
     lines = (
         b'[rank 0] warning: allreduce "loss" on process set 0 has waited for 9 s for rank 2\n'
-        b"2026-01-01 10:00:00.000001 [rank 0] autotune: process set 0 is tuned after 238 steps\n"
+        b"2026-01-01 10:00:00.000001 [rank 0] autotune: process set 0 was tuned in 238 steps\n"
         b"horoscale._core.errors.MismatchError: allreduce a: shapes differ\n"
         b"epoch 1: Error: none of ours\n"
         b"[rank 0] state: rank 0 of 2\n"

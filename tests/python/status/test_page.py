@@ -81,9 +81,7 @@ def many() -> Iterator[tuple[WatchedJob, str]]:
     job = WatchedJob(64)
     for _ in range(90):
         job.second()
-    job.watch.event(
-        "autotune", "process set 0 is tuned after 238 steps: steps take 7.3 % less time"
-    )
+    job.watch.event("autotune", "process set 0 was tuned in 238 steps: steps take 7.3 % less time")
     job.stalled = {42}
     for _ in range(12):
         job.second()

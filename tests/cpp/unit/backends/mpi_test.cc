@@ -293,7 +293,8 @@ TEST_F(MpiBackend, ACommunicatorOfOtherRanksIsRefused) {
     const auto made =
         of(rank).Duplicate(mpi_.World(rank), std::array{0, 1}, Deadline::After(kPatience));
     EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(made.status().message(), HasSubstr("ranks 0 and 1 has other ranks: ranks 0-2"));
+    EXPECT_THAT(made.status().message(),
+                HasSubstr("ranks 0 and 1 contains other ranks: ranks 0-2"));
   });
   EXPECT_EQ(mpi_.living(), before);
 }

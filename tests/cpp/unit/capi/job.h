@@ -1,4 +1,4 @@
-// Jobs made through the C ABI alone: their ranks are threads of this process, over shared memory.
+// Jobs that use only the C ABI: their ranks are threads of this process, over shared memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace horoscale::testing {
 
 inline constexpr double kDeadlineSeconds = 60;  // bounds a wait that should be short
 
-// The store that the ranks of a job meet at. They find its secret by themselves.
+// The store of a job. Its ranks find the secret automatically.
 class Meeting {
  public:
   Meeting() {

@@ -120,7 +120,8 @@ TEST_F(OneRank, NumbersThatNoEnumerationHasAreRefused) {
   }
   EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_SUM), HS_OK);
   EXPECT_EQ(hs_check_reduction(HS_BOOL, HS_AVERAGE), HS_UNSUPPORTED);
-  EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_ADASUM), HS_UNSUPPORTED);
+  EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_ADASUM), HS_OK);
+  EXPECT_EQ(hs_check_reduction(HS_INT32, HS_ADASUM), HS_UNSUPPORTED);
   EXPECT_EQ(hs_check_reduction(HS_FLOAT32, HS_BITWISE_OR), HS_UNSUPPORTED);
   EXPECT_EQ(hs_check_reduction(HS_BOOL, HS_BITWISE_XOR), HS_OK);
   VectorRequest scattered(HS_REDUCESCATTER, data_);

@@ -130,7 +130,7 @@ TEST(AutotunerTest, EndsSoonWhereNothingHelpsAndTellsWhatItDid) {
   EXPECT_EQ(records.front().limits, kGiven);
   EXPECT_EQ(records[1].what, "candidate");
   EXPECT_NE(records[1].limits, kGiven);
-  EXPECT_EQ(records.back().what, "given limits kept");
+  EXPECT_EQ(records.back().what, "initial limits kept");
   EXPECT_EQ(records.back().limits, kGiven);
   EXPECT_TRUE(records.back().is_last);
   EXPECT_EQ(records.back().saved, 0);

@@ -192,7 +192,7 @@ TEST(Codec, LimitsNameWhatIsTooLarge) {
   EXPECT_NE(message(Named(std::string(kMaxNameBytes + 1, 'n'), {})).find("name"),
             std::string::npos);
   EXPECT_NE(message(Named("n", Allreduce({1ll << 40, 1ll << 40}))).find("2^60"), std::string::npos);
-  EXPECT_NE(message(Named("n", Allreduce({-1}))).find("dimension -1"), std::string::npos);
+  EXPECT_NE(message(Named("n", Allreduce({-1}))).find("dimension: -1"), std::string::npos);
   EXPECT_NE(message(Named("n", Allreduce(std::vector<int64_t>(65, 1)))).find("65 dimensions"),
             std::string::npos);
   Request scaled = Named("n", Allreduce({1}));

@@ -1,5 +1,4 @@
-// A coordinator and its members side by side, without links: what a unit test of the protocol
-// needs.
+// A coordinator and its members without links, for unit tests of the protocol.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +40,7 @@ class CoreCluster {
     }
   }
 
-  // Ranks 10, 20, 30, … so that they can't be taken for member indices.
+  // Ranks 10, 20, 30, … so that they can't be confused with member indices.
   static CoordinatorOptions Options(uint32_t size) {
     CoordinatorOptions options;
     for (uint32_t i = 1; i <= size; ++i) options.ranks.push_back(static_cast<int>(10 * i));
@@ -61,7 +60,7 @@ class CoreCluster {
     for (uint32_t i = 0; i < size(); ++i) Submit(i, request);
   }
 
-  // What a member says now; it reaches the coordinator.
+  // Delivers a member's current report to the coordinator.
   Report Deliver(uint32_t member) {
     const std::optional<Report> report = members_[member]->TakeReport();
     if (!report) return {};
@@ -73,7 +72,7 @@ class CoreCluster {
     for (uint32_t i = 0; i < size(); ++i) Deliver(i);
   }
 
-  // Everybody applies the entry; what member 0 has to do is returned.
+  // Applies the entry on all members; returns the action of member 0.
   Action Apply(const PlanEntry& entry) {
     Action first;
     for (uint32_t i = 0; i < size(); ++i) {

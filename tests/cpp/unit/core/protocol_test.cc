@@ -479,14 +479,14 @@ TEST_F(BrokenPeer, SlotThatItCanNotKnowYet) {
 TEST_F(BrokenPeer, KeyReportedTwice) {
   valid_.hits = {0};
   valid_.requests = {Named("a", Allreduce({9}))};
-  ExpectRefused(valid_, "twice");
+  ExpectRefused(valid_, "already pending");
 }
 
 TEST_F(BrokenPeer, IndicesThatJumpOrGoBack) {
   valid_.unnamed_hits = {{1, 1}};
-  ExpectRefused(valid_, "jump");
+  ExpectRefused(valid_, "not consecutive");
   valid_.unnamed_hits = {{1, 9}};
-  ExpectRefused(valid_, "jump");
+  ExpectRefused(valid_, "not consecutive");
 }
 
 TEST_F(BrokenPeer, AppliedSequencesThatCanNotBe) {
@@ -507,7 +507,7 @@ TEST_F(BrokenPeer, PrioritiesOfAnotherThanTheCoordinator) {
 TEST_F(BrokenPeer, SizesOfAnotherThanTheCoordinator) {
   valid_.hits = {0};
   valid_.hit_bytes = {1};
-  ExpectRefused(valid_, "not its own");
+  ExpectRefused(valid_, "of other members' operations");
 }
 
 TEST_F(BrokenPeer, AReportAfterItsJoin) {
@@ -516,7 +516,7 @@ TEST_F(BrokenPeer, AReportAfterItsJoin) {
   ExpectRefused(valid_, "joins twice");
   valid_.join = false;
   valid_.hits = {0};
-  ExpectRefused(valid_, "has joined");
+  ExpectRefused(valid_, "has called join()");
 }
 
 class BrokenPlan : public ::testing::Test {
@@ -542,12 +542,12 @@ class BrokenPlan : public ::testing::Test {
 
 TEST_F(BrokenPlan, OutOfOrder) {
   entry_.sequence = 2;
-  ExpectRefused("number is 2");
+  ExpectRefused("wrong number 2");
 }
 
 TEST_F(BrokenPlan, AnotherSignatureThanSubmitted) {
   entry_.items[0].request->signature = Allreduce({5});
-  ExpectRefused("another way");
+  ExpectRefused("other arguments");
 }
 
 TEST_F(BrokenPlan, WhatWasNotSubmitted) {
@@ -558,7 +558,7 @@ TEST_F(BrokenPlan, WhatWasNotSubmitted) {
 TEST_F(BrokenPlan, AnAbsentMemberThatHasNotJoined) {
   entry_.absent = {1};
   entry_.divisor = 2;
-  ExpectRefused("has joined");
+  ExpectRefused("has called join()");
   entry_.absent = {2};
   ExpectRefused("does not exist");
 }
@@ -576,9 +576,9 @@ TEST_F(BrokenPlan, PartsOutsideTheTensorOrOutOfOrder) {
   item.whole = false;
   item.begin = 2;
   item.count = 3;
-  ExpectRefused("outside");
+  ExpectRefused("out of its tensor's bounds");
   item.count = 2;
-  ExpectRefused("follow");
+  ExpectRefused("not consecutive");
   item.tensor = 1;
   ExpectRefused("no tensor");
 }
@@ -607,7 +607,7 @@ TEST_F(BrokenPlan, AnUnknownSlot) {
 TEST_F(BrokenPlan, AJoinThatIsNone) {
   entry_.items.clear();
   entry_.type = PlanEntry::Type::kAllJoined;
-  ExpectRefused("all ranks have joined");
+  ExpectRefused("all ranks have called join()");
 }
 
 }  // namespace

@@ -45,6 +45,19 @@ TEST_F(SchedulerTest, FusesUpToTheLimit) {
   EXPECT_EQ(Drain(scheduler), (Units{{0, 1}, {2, 3}, {4}}));
 }
 
+TEST_F(SchedulerTest, AdasumIsFusedAndNeverCut) {
+  Scheduler scheduler = Make(1000, 64, 100000);
+  Signature adasum = Allreduce({1000});
+  adasum.reduce_op = ReduceOp::kAdasum;
+  Signature small = Allreduce({10});
+  small.reduce_op = ReduceOp::kAdasum;
+  Push(scheduler, 0, adasum);
+  Push(scheduler, 1, small);
+  Push(scheduler, 2, small);
+  Push(scheduler, 3, Allreduce({10}));
+  EXPECT_EQ(Drain(scheduler), (Units{{0}, {1, 2}, {3}}));
+}
+
 TEST_F(SchedulerTest, MostUrgentFirstAndFifoAmongEquals) {
   Scheduler scheduler = Make(40, 0, 1000);
   Push(scheduler, 0, Allreduce({10}), 0);

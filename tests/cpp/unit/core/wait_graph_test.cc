@@ -32,9 +32,10 @@ TEST(WaitGraph, CrossedCallsOnTwoSetsAreNamedOnce) {
   Miss(graph, 2, "broadcast \"y\"", {0}, 101, 111);
   const auto circle = graph.TakeCircle(112);
   ASSERT_TRUE(circle);
-  EXPECT_NE(circle->find("rank 0 is blocked in allreduce \"x\" on process set 1 since 12 s and "
-                         "misses rank 1; rank 1 is blocked in broadcast \"y\" on process set 2 "
-                         "since 11 s and misses rank 0"),
+  EXPECT_NE(circle->find(
+                "rank 0 has been blocked in allreduce \"x\" on process set 1 for 12 s, "
+                "waiting for rank 1; rank 1 has been blocked in broadcast \"y\" on process set 2 "
+                "for 11 s, waiting for rank 0"),
             std::string::npos)
       << *circle;
   Block(graph, 1, 2, "broadcast \"y\"", 101, 113);
@@ -76,9 +77,10 @@ TEST(WaitGraph, AReceiveOfAnyRankIsStuckWhenAllOthersWaitForIt) {
   Miss(graph, 0, "recv from rank 0, tag 2", {0}, 102, 113);
   const auto knot = graph.TakeCircle(113);
   ASSERT_TRUE(knot);
-  EXPECT_NE(knot->find("rank 0 is blocked in recv from any rank, tag 4 on process set 0 since 13 s "
-                       "and misses one of ranks 1 and 2; rank 1 is blocked in recv from rank 2"),
-            std::string::npos)
+  EXPECT_NE(
+      knot->find("rank 0 has been blocked in recv from any rank, tag 4 on process set 0 for 13 s, "
+                 "waiting for one of ranks 1 and 2; rank 1 has been blocked in recv from rank 2"),
+      std::string::npos)
       << *knot;
   MissOneOf(graph, 0, {1, 2}, 100, 114);
   EXPECT_FALSE(graph.TakeCircle(114)) << "told twice within a period";

@@ -196,7 +196,7 @@ TEST_F(TlsLayerTest, NothingCanBeReadOrChangedOnTheWay) {
   pass_on(near_wire, far_wire, true);
   const Status status = far.ReceiveSome(got).status();
   EXPECT_EQ(status.code(), StatusCode::kProtocol);
-  EXPECT_THAT(status.message(), HasSubstr("changed on the way"));
+  EXPECT_THAT(status.message(), HasSubstr("modified in transit"));
 }
 
 TEST_F(TlsLayerTest, TheEndOfTheStreamIsToldBehindItsBytes) {

@@ -25,7 +25,7 @@ TEST(ParseHostPortTest, SaysWhatIsWrong) {
   EXPECT_THAT(error(""), HasSubstr("port is missing"));
   EXPECT_THAT(error(":80"), HasSubstr("host is missing"));
   EXPECT_THAT(error("[]:80"), HasSubstr("host is missing"));
-  EXPECT_THAT(error("::1:80"), HasSubstr("needs brackets"));
+  EXPECT_THAT(error("::1:80"), HasSubstr("must be in brackets"));
   EXPECT_THAT(error("[::1]"), HasSubstr("closing bracket"));
   EXPECT_THAT(error("[::1]x:80"), HasSubstr("closing bracket"));
   EXPECT_THAT(error("a b:80"), HasSubstr("character"));

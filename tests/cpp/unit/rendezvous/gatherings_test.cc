@@ -45,7 +45,8 @@ TEST(GatheringsTest, WhoComesAgainReplacesWhatItGave) {
   const auto again = gatherings.Add(100, request);
   ASSERT_THAT(again.refused, SizeIs(1));
   EXPECT_EQ(again.refused[0].first, 0);
-  EXPECT_THAT(again.refused[0].second.message(), HasSubstr("another process has come as rank 0"));
+  EXPECT_THAT(again.refused[0].second.message(),
+              HasSubstr("another process has already connected as rank 0"));
   EXPECT_THAT(gatherings.Remove(0, kKey).refused, IsEmpty()) << "it was replaced";
   const auto outcome = gatherings.Add(1, Join(1, 2));
   ASSERT_THAT(outcome.complete, SizeIs(1));
@@ -87,7 +88,8 @@ TEST(GatheringsTest, OneThatGivesUpTakesTheOthersAlongAndNamesTheMissing) {
   EXPECT_EQ(outcome.refused[0].first, 1);
   EXPECT_EQ(outcome.refused[0].second.code(), StatusCode::kTimeout);
   EXPECT_EQ(outcome.refused[0].second.detail().ranks, (std::vector<int>{2}));
-  EXPECT_THAT(outcome.refused[1].second.message(), HasSubstr("rank 1: rank 2 of 3 did not come"));
+  EXPECT_THAT(outcome.refused[1].second.message(),
+              HasSubstr("rank 1: rank 2 of 3 did not connect"));
 }
 
 TEST(GatheringsTest, WhoKnowsOfAFailureAndComesAgainBeginsAnew) {
@@ -120,7 +122,7 @@ TEST(GatheringsTest, SizesThatContradictEachOtherAreSaidToAll) {
   const auto outcome = gatherings.Add(3, Join(3, 4));
   ASSERT_THAT(outcome.refused, SizeIs(2));
   for (const auto& [guest, why] : outcome.refused) {
-    EXPECT_THAT(why.message(), HasSubstr("counts 4 ranks, others 3")) << guest;
+    EXPECT_THAT(why.message(), HasSubstr("expects 4 ranks, other processes expect 3")) << guest;
   }
 }
 

@@ -110,7 +110,7 @@ TEST(SealedRecordsTest, AnyBitThatIsFlippedIsFoundOut) {
     changed[bit / 8] ^= std::byte{1} << (bit % 8);
     const Status status = Read(changed, message.size(), &got);
     EXPECT_EQ(status.code(), StatusCode::kProtocol) << bit;
-    EXPECT_THAT(status.message(), HasSubstr("failed its authentication")) << bit;
+    EXPECT_THAT(status.message(), HasSubstr("failed authentication")) << bit;
   }
 }
 

@@ -93,7 +93,7 @@ TEST_F(SecretFileTest, OneThatIsTooLongIsRefusedAndNotCut) {
   Put(std::string(kMaxSecretBytes, 'x'));
   EXPECT_EQ(ReadSecretFile(path_)->size(), kMaxSecretBytes);
   Put(std::string(kMaxSecretBytes + 1, 'x'));
-  ExpectRefused("more than 4096 bytes");
+  ExpectRefused("larger than 4096 bytes");
 }
 
 TEST_F(SecretFileTest, OneThatHoldsNoSecretIsRefused) {
@@ -112,7 +112,7 @@ TEST_F(SecretFileTest, OneThatOthersCanReadIsRefused) {
 TEST_F(SecretFileTest, APipeIsRefusedAtOnce) {
   unlink(path_);
   ASSERT_EQ(mkfifo(path_, 0600), 0);
-  ExpectRefused("no regular file");
+  ExpectRefused("not a regular file");
 }
 
 }  // namespace

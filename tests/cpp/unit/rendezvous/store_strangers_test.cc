@@ -174,7 +174,7 @@ TEST_F(StoreStrangersTest, AWrongSecretIsRefusedAndNotLogged) {
       AuthenticateToServer(stream, "hunter2", kStoreAuthContext, Protection::kAuthenticated, Soon())
           .code(),
       StatusCode::kUnauthenticated);
-  EXPECT_TRUE(log.Saw(NameOf(stream) + ": the two sides have different secrets"));
+  EXPECT_TRUE(log.Saw(NameOf(stream) + ": the two processes have different secrets"));
   EXPECT_THAT(log.text(), testing::Not(HasSubstr("hunter2")));
   ExpectServiceAsUsual();
 }
@@ -259,7 +259,7 @@ TEST_F(StoreStrangersTest, FiveHundredConnectionsTakeNoMoreThanTheBound) {
   for (size_t i = 0; i < strangers.size() - kBound; ++i)
     EXPECT_TRUE(ReadToEnd(strangers[i]).empty());
   ExpectServiceAsUsual();
-  EXPECT_TRUE(log.Saw("too many connections"));
+  EXPECT_TRUE(log.Saw("too many unauthenticated connections"));
 }
 
 TEST_F(StoreStrangersTest, WithoutDescriptorsItComesBackToLife) {
@@ -273,7 +273,7 @@ TEST_F(StoreStrangersTest, WithoutDescriptorsItComesBackToLife) {
   {
     // The stranger's own end takes the last descriptor; none is left for the server's.
     const ByteStream stranger = Connect();
-    EXPECT_TRUE(log.Saw("can't accept a connection"));
+    EXPECT_TRUE(log.Saw("could not accept a connection"));
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   }
   ExpectServiceAsUsual();
@@ -334,7 +334,7 @@ TEST_F(StoreStrangersTest, TheLogIsBounded) {
     ReadToEnd(stream);
   }
   ExpectServiceAsUsual();
-  EXPECT_TRUE(log.Saw("the store drops"));
+  EXPECT_TRUE(log.Saw("the store dropped"));
   EXPECT_LT(std::ranges::count(log.text(), '\n'), 200);
 }
 

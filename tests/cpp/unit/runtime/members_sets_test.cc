@@ -95,7 +95,7 @@ TEST(MembersSets, CudaTensorsAreRefused) {
   operation->on_device = std::make_unique<OnDevice>();
   const Status status = ranks.runtime(0).Enqueue(operation, true);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("made by its members alone"));
+  EXPECT_THAT(status.message(), HasSubstr("created by its members only"));
 }
 
 TEST(MembersSets, WhoLeavesBeforeItCallsFailsTheOthers) {
@@ -197,7 +197,7 @@ TEST(MembersSets, OnlyMembersCanCall) {
   Ranks ranks(2);
   const Status status = ranks.runtime(1).Enqueue(MakeSet({0}), true);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("rank 1 is no member"));
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 is not a member"));
   for (const auto& wrong : {std::vector<int>{}, {1, 1}, {1, 2}, {-1, 1}}) {
     EXPECT_FALSE(ranks.runtime(1).Enqueue(MakeSet(wrong), true).ok());
   }

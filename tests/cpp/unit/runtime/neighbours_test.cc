@@ -36,7 +36,7 @@ TEST(NeighboursTest, ThoseThatCannotBeReachedAreElsewhere) {
   EXPECT_EQ(Lowest(cards, 2, &why_not), 1);
   EXPECT_EQ(why_not, "") << "the first of that host says it";
   EXPECT_EQ(Lowest(cards, 1, &why_not), 1);
-  EXPECT_THAT(why_not, HasSubstr("rank 0 and rank 1 give their hosts the same name, \"a\""));
+  EXPECT_THAT(why_not, HasSubstr("rank 0 and rank 1 report the same host name, \"a\""));
 }
 
 TEST(NeighboursTest, HostsAreThoseOfTheLowestRanks) {

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 constexpr char kWhat[] =
     "rank 1 speaks version 5 of horoscale's protocol between ranks, rank 0 version 4: install the "
-    "same horoscale for all ranks";
+    "same version of horoscale for all ranks";
 
 TEST(SameVersion, AllRanksFindTheSame) {
   EXPECT_TRUE(CheckSameVersion(std::vector<uint32_t>{4, 4, 4}).ok());

@@ -68,7 +68,7 @@ TEST_F(StartingStoreTest, NobodyWaitsForARankWhoseProcessHasEnded) {
   ending.join();
   EXPECT_EQ(status.code(), StatusCode::kSystem);
   const Status explained = stores[0]->Explain(status);
-  EXPECT_THAT(explained.message(), HasSubstr("the first to fail was rank 1: its process ended"));
+  EXPECT_THAT(explained.message(), HasSubstr("the first to fail was rank 1: its process exited"));
   EXPECT_FALSE(stores[0]->Look().ok());
 }
 

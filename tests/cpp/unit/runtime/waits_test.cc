@@ -33,7 +33,7 @@ TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
     if (rank == 0) {
       // It takes no part in either: rank 0 hears of the others' circle all the same.
       EXPECT_TRUE(log.Saw("ranks wait for each other"));
-      EXPECT_TRUE(log.Saw(" and misses rank 2; rank 2 is blocked in "));
+      EXPECT_TRUE(log.Saw(", waiting for rank 2; rank 2 has been blocked in "));
       ranks.runtime(1).Shutdown("");
       ranks.runtime(2).Shutdown("");
       return;
@@ -41,9 +41,9 @@ TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
     const auto first = rank == 1 ? Allreduce(x, "x", 1) : Allreduce(y, "y", 0);
     EXPECT_FALSE(Call(runtime, first).ok());
   });
-  EXPECT_NE(log.text().find("rank 1 is blocked in allreduce \"x\" on process set 1"),
+  EXPECT_NE(log.text().find("rank 1 has been blocked in allreduce \"x\" on process set 1"),
             std::string::npos);
-  EXPECT_NE(log.text().find("rank 2 is blocked in allreduce \"y\" on process set 0"),
+  EXPECT_NE(log.text().find("rank 2 has been blocked in allreduce \"y\" on process set 0"),
             std::string::npos);
 }
 
@@ -62,9 +62,10 @@ TEST(Waits, CrossedCallsWithoutNamesAreRecognised) {
     }
     EXPECT_FALSE(Call(runtime, Allreduce(x, "", rank == 1 ? 1 : 0)).ok());
   });
-  EXPECT_NE(log.text().find("rank 1 is blocked in allreduce \"allreduce.unnamed.1\" on process set "
-                            "1"),
-            std::string::npos)
+  EXPECT_NE(
+      log.text().find("rank 1 has been blocked in allreduce \"allreduce.unnamed.1\" on process set "
+                      "1"),
+      std::string::npos)
       << log.text();
 }
 
@@ -101,8 +102,9 @@ TEST(Waits, TheSignalMakesEveryRankTellItsState) {
     const auto pending = Enqueued(runtime, rank == 0 ? Allreduce(x, "x") : Allreduce(y, "y"));
     if (rank == 1) raise(SIGUSR2);
     EXPECT_TRUE(log.Saw("rank 1 of 2: 1 operations are not done"));
-    EXPECT_TRUE(log.Saw("allreduce \"x\" on process set 0, called 0 s ago, misses rank 1"));
-    EXPECT_TRUE(log.Saw("allreduce \"y\" on process set 0 was called by rank 1, misses rank 0"));
+    EXPECT_TRUE(log.Saw("allreduce \"x\" on process set 0, called 0 s ago, waiting for rank 1"));
+    EXPECT_TRUE(
+        log.Saw("allreduce \"y\" on process set 0 was called by rank 1, waiting for rank 0"));
     EXPECT_TRUE(log.Saw("is not planned yet: rank 0 decides"));
     EXPECT_TRUE(log.Saw("process set 1 of rank 1: 0 operations pending"));
   });

@@ -151,7 +151,7 @@ TEST(MeshTest, AWrongSecretIsRefused) {
   const std::vector<Status> statuses = StartAll(store, configs);
   EXPECT_EQ(statuses[0].code(), StatusCode::kTimeout) << "a stranger is no reason to give up";
   EXPECT_EQ(statuses[1].code(), StatusCode::kUnauthenticated);
-  EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't make its link to rank 0"));
+  EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't connect to rank 0"));
 }
 
 TEST(MeshTest, DifferentSettingsAreSaid) {

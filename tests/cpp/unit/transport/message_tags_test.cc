@@ -118,7 +118,7 @@ TEST(MessageTagsTest, AnyBitOfAFrameAndOfASealedChunkCounts) {
       std::vector<Message> got;
       const Status status = Read(changed, &got);
       EXPECT_EQ(status.code(), StatusCode::kProtocol) << bit;
-      EXPECT_THAT(status.message(), HasSubstr("failed its authentication"));
+      EXPECT_THAT(status.message(), HasSubstr("failed authentication"));
       EXPECT_EQ(got.size(), 1u) << "what came before it";
     }
   }

@@ -150,7 +150,7 @@ TEST(TcpLinkMaker, WhoIsTakenForLostIsToldSo) {
   Pair pair;
   pair.makers[0]->Forget(1);
   pair.makers[1]->Call(0);
-  EXPECT_THAT(WhyNot(*pair.makers[1], 0), HasSubstr("takes this rank for lost"));
+  EXPECT_THAT(WhyNot(*pair.makers[1], 0), HasSubstr("considers this rank lost"));
 }
 
 // By then others have had the time to tell why.

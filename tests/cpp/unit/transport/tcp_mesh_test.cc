@@ -104,9 +104,9 @@ Status ConnectToPlace(const std::string& place, const std::function<void(TcpMesh
 
 TEST(TcpMeshTest, WhoGaveUpForAnotherIsNotBlamed) {
   const Status status = ConnectToPlace("[127.0.0.1]:1\n", [](TcpMeshConfig& config) {
-    config.look = [] { return Status(StatusCode::kSystem, "another rank could not start"); };
+    config.look = [] { return Status(StatusCode::kSystem, "another rank failed to start"); };
   });
-  EXPECT_EQ(status.message(), "another rank could not start");
+  EXPECT_EQ(status.message(), "another rank failed to start");
 }
 
 TEST(TcpMeshTest, ACallWithoutAnAnswerSaysWhereItWasTried) {
