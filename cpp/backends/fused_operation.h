@@ -48,8 +48,10 @@ struct FusedOperation {
   std::vector<int64_t> splits;
   std::vector<std::shared_ptr<TensorResiduals>> residuals;  // referenced by pieces
   EncodingTotals* encoded = nullptr;
-  bool sealed = false;  // whether any of the tensors is sealed; see Exchange
-  // Results of unknown size, one per piece; filled in while the bucket runs.
+  double coded_before = 0;  // their seconds, when it began
+  double CodingSeconds() const { return encoded == nullptr ? 0 : encoded->seconds - coded_before; }
+  bool sealed = false;  // one of the tensors is to be, see Exchange
+  // Results of unknown size, one per piece; filled while the bucket runs, lives as long as it.
   std::vector<AllgatherResult> results;
 
   // CUDA tensors only: the stream position that each operation waits for, and that the release of

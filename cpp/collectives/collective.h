@@ -86,6 +86,7 @@ struct EncodingTotals {
   uint64_t calls = 0;
   uint64_t bytes_before = 0;
   uint64_t bytes_after = 0;
+  double seconds = 0;  // that encoding and decoding took
   double squares = 0;  // of a sample of the values that residuals are kept of
   double error_squares = 0;
 };

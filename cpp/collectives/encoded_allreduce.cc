@@ -26,6 +26,7 @@
 #include "collectives/hosts_allreduce.h"
 #include "collectives/hosts_phases.h"
 #include "collectives/round_loop.h"
+#include "platform/clock.h"
 
 namespace horoscale {
 namespace {
@@ -44,6 +45,23 @@ double SumOfSquares(const float* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum += double{values[i]} * double{values[i]};
   return sum;
 }
+
+// Adds the time that it lives.
+class CodingTime {
+ public:
+  explicit CodingTime(EncodingTotals* totals) : totals_(totals) {
+    if (totals_ != nullptr) since_ = MonotonicSeconds();
+  }
+  ~CodingTime() {
+    if (totals_ != nullptr) totals_->seconds += MonotonicSeconds() - since_;
+  }
+  CodingTime(const CodingTime&) = delete;
+  CodingTime& operator=(const CodingTime&) = delete;
+
+ private:
+  EncodingTotals* const totals_;
+  double since_ = 0;
+};
 
 using Unit = EncodedUnits::Unit;
 using Run = EncodedUnits::Run;
@@ -122,6 +140,7 @@ class EncodedAllreduce : public RoundLoop {
     if (!run.empty()) {
       std::byte* const bank = Reserve(round);
       if (bank == nullptr || !FindContributions(chunk)) return false;
+      const CodingTime time(totals_);
       for (size_t i = run.first; i < run.end; ++i) EncodeSum(units_[i], bank);
       ClearExtents();
       for (uint32_t host = 0; host < hosts_.count(); ++host) {
@@ -166,8 +185,11 @@ class EncodedAllreduce : public RoundLoop {
     if (!unit.is_measured || residuals == nullptr) return;
     const double squares = SumOfSquares(values_, unit.elements);
     if (!(squares < std::numeric_limits<double>::infinity())) return;
+    const double error_squares = SumOfSquares(residuals, unit.elements);
     totals_->squares += squares;
-    totals_->error_squares += SumOfSquares(residuals, unit.elements);
+    totals_->error_squares += error_squares;
+    unit.tensor->squares += squares;
+    unit.tensor->error_squares += error_squares;
   }
 
   bool SendResult(int64_t round, int64_t chunk) {
@@ -179,6 +201,7 @@ class EncodedAllreduce : public RoundLoop {
     std::byte* const bank = Reserve(round);
     if (bank == nullptr || !FindPartials(chunk)) return false;
     const ByteRange range = units_.EncodedOf(part);
+    const CodingTime time(totals_);
     for (size_t i = part.first; i < part.end; ++i) {
       FoldPartials(units_[i], average_, AsBytes(values_));
       EncodeValues(units_[i], bank + units_[i].encoded_place - range.first,
@@ -255,6 +278,7 @@ class EncodedAllreduce : public RoundLoop {
     if (IsFolding() && !run.empty()) {
       if (phases_.has(kResult) ? !FindResults(chunk) : !FindPartials(chunk)) return false;
       const int64_t first = units_.ValuesOf(run).first;
+      const CodingTime time(totals_);
       for (size_t i = run.first; i < run.end; ++i) {
         const Unit& unit = units_[i];
         std::byte* const dst = bank == nullptr ? unit.out : bank + unit.place - first;

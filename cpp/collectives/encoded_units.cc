@@ -94,6 +94,7 @@ void EncodedUnits::AddTensor(const Segment& segment, const TensorPart& part, uin
     unit.is_measured = place.sum % kMeasuredUnits < 2;
     at += unit.elements;
     if (residuals == nullptr || place.lane != own_lane) continue;
+    unit.tensor = residuals;
     unit.sum_residuals = residuals->sums.data() + place.sum * places_.elements + skip;
     if (places_.hosts == 2 || place.host != own_host) continue;
     unit.result_residuals = residuals->results.data() + place.result * places_.elements + skip;

@@ -24,9 +24,10 @@ class EncodedUnits {
     // Of what this member folds, where residuals are kept; else null.
     float* sum_residuals = nullptr;
     float* result_residuals = nullptr;
-    bool is_measured = false;   // one of a few, whose relative error is measured
-    int64_t place = 0;          // of its values in the chunk
-    int64_t encoded_place = 0;  // among the encoded units of its lane in the chunk
+    TensorResiduals* tensor = nullptr;  // whose they are
+    bool is_measured = false;           // one of a few, whose relative error is measured
+    int64_t place = 0;                  // of its values in the chunk
+    int64_t encoded_place = 0;          // among the encoded units of its lane in the chunk
   };
   // Units one behind the other, by their index.
   struct Run {

@@ -25,7 +25,7 @@ const EncodingKernels& Kernels() { return *AvailableEncodingKernels().front(); }
 }  // namespace
 
 int64_t EncodedBytes(const Encoding& encoding, int64_t count) {
-  if (encoding.kind == EncodingKind::kTopK) return TopK(encoding.kept, count).bytes();
+  if (encoding.kind == EncodingKind::kTopK) return TopK(encoding.parameter, count).bytes();
   return (count + kBlockElements - 1) / kBlockElements * BlockBytes(encoding.kind);
 }
 
@@ -61,7 +61,7 @@ void DecodeWith(const EncodingKernels& kernels, EncodingKind kind, float* dst, c
 void Encode(const Encoding& encoding, std::byte* out, const float* values, float* residuals,
             int64_t count) {
   if (encoding.kind == EncodingKind::kTopK) {
-    return TopK(encoding.kept, count).Encode(out, values, residuals);
+    return TopK(encoding.parameter, count).Encode(out, values, residuals);
   }
   EncodeWith(Kernels(), encoding.kind, out, values, residuals, count);
 }
@@ -69,14 +69,14 @@ void Encode(const Encoding& encoding, std::byte* out, const float* values, float
 void Decode(const Encoding& encoding, float* dst, const std::byte* in, int64_t count) {
   if (encoding.kind == EncodingKind::kTopK) {
     std::fill_n(dst, count, 0.0f);
-    return TopK(encoding.kept, count).DecodeAndAdd(dst, in);
+    return TopK(encoding.parameter, count).DecodeAndAdd(dst, in);
   }
   DecodeWith(Kernels(), encoding.kind, dst, in, count, false);
 }
 
 void DecodeAndAdd(const Encoding& encoding, float* dst, const std::byte* in, int64_t count) {
   if (encoding.kind == EncodingKind::kTopK) {
-    return TopK(encoding.kept, count).DecodeAndAdd(dst, in);
+    return TopK(encoding.parameter, count).DecodeAndAdd(dst, in);
   }
   DecodeWith(Kernels(), encoding.kind, dst, in, count, true);
 }

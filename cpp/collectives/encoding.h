@@ -20,7 +20,7 @@ namespace horoscale {
 int64_t EncodedBytes(const Encoding& encoding, int64_t count);
 
 // Writes the values of a group, to each of which its residual is added, and keeps what is lost as
-// the new residuals. `residuals` may be null. `kept` of an encoding is for a group of
+// the new residuals. `residuals` may be null. `parameter` of a top-k one is for a group of
 // kGroupElements; of a smaller one its share is sent.
 void Encode(const Encoding& encoding, std::byte* out, const float* values, float* residuals,
             int64_t count);

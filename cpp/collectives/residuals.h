@@ -46,6 +46,9 @@ struct TensorResiduals {
   int64_t elements = 0;  // of the tensor
   std::vector<float> sums;
   std::vector<float> results;  // empty with two hosts, which fold all themselves
+  // Of a sample of the values that were encoded since this was taken, and of their residuals.
+  double squares = 0;
+  double error_squares = 0;
 };
 
 }  // namespace horoscale

@@ -15,7 +15,8 @@ constexpr size_t kGroupReportBytes = 1024 * 1024;
 size_t SizeBound(const JointReport& part) {
   const Report& report = part.report;
   size_t bytes = 64 + 10 * part.members.size() + 5 * report.hits.size() +
-                 15 * report.unnamed_hits.size() + 5 * report.hit_priorities.size();
+                 15 * report.unnamed_hits.size() + 5 * report.hit_priorities.size() +
+                 14 * report.errors.size();
   for (const Request& request : report.requests) {
     bytes += EncodedSizeBound(request.name, request.signature);
   }

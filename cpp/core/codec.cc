@@ -18,6 +18,7 @@ constexpr uint8_t kJoinFlag = 1;
 constexpr uint8_t kBitmapFlag = 2;
 constexpr uint8_t kPrioritiesFlag = 4;
 constexpr uint8_t kPostedFlag = 8;
+constexpr uint8_t kErrorsFlag = 16;
 
 constexpr size_t kMinJointReportBytes = 8;  // size of the smallest one
 // A member may be in several parts of a group report; this limits the total number of members in
@@ -229,7 +230,8 @@ void WriteReport(const Report& report, WireWriter& out) {
   }
   const bool bitmap = BitmapIsShorter(report.hits);
   out.Byte(static_cast<uint8_t>((report.join ? kJoinFlag : 0) | (bitmap ? kBitmapFlag : 0) |
-                                (report.hit_priorities.empty() ? 0 : kPrioritiesFlag)));
+                                (report.hit_priorities.empty() ? 0 : kPrioritiesFlag) |
+                                (report.errors.empty() ? 0 : kErrorsFlag)));
   out.Varint(report.applied_sequence);
   if (bitmap) {
     WriteBitmap(report.hits, out);
@@ -246,12 +248,43 @@ void WriteReport(const Report& report, WireWriter& out) {
   out.Varint(report.requests.size());
   for (const Request& request : report.requests) WriteRequest(request, out);
   for (int priority : report.hit_priorities) out.Zigzag(priority);
+  if (report.errors.empty()) return;
+  out.Varint(report.errors.size());
+  for (const EncodingError& error : report.errors) {
+    out.Varint(error.slot);
+    out.Varint(static_cast<uint64_t>(error.encoding.Code()));
+    out.Varint(error.error);
+  }
+}
+
+// One that something travels in.
+Encoding CheckedEncoding(int64_t code, WireReader& in) {
+  const auto encoding = Encoding::FromCode(code);
+  if (encoding && !encoding->IsAdaptive()) return *encoding;
+  in.Fail("nothing travels in such an encoding");
+  return {};
+}
+
+std::optional<Encoding> ReadChoice(WireReader& in) {
+  const uint64_t choice = in.Varint(INT32_MAX);
+  if (choice == 0) return {};
+  return CheckedEncoding(static_cast<int64_t>(choice) - 1, in);
+}
+
+void ReadErrors(WireReader& in, Report& report) {
+  report.errors.resize(in.Count(kMaxSlots, 3));
+  for (EncodingError& error : report.errors) {
+    error.slot = static_cast<uint32_t>(in.Varint(kMaxSlots - 1));
+    error.encoding = CheckedEncoding(static_cast<int64_t>(in.Varint(INT32_MAX)), in);
+    error.error = static_cast<uint32_t>(in.Varint(UINT32_MAX));
+  }
+  if (report.errors.empty()) in.Fail("it has no errors of encodings");
 }
 
 Report ReadReport(WireReader& in) {
   Report report;
   const uint8_t flags = in.Byte();
-  const bool is_known = flags == kPostedFlag || flags < kPostedFlag;
+  const bool is_known = flags == kPostedFlag || (flags & ~kErrorsFlag) < kPostedFlag;
   if (!is_known) in.Fail("a flag is unknown or incompatible with the others");
   report.applied_sequence = in.Varint();
   if (flags == kPostedFlag) {
@@ -272,6 +305,7 @@ Report ReadReport(WireReader& in) {
       for (int& priority : report.hit_priorities) priority = in.Int();
     }
   }
+  if (in.ok() && flags & kErrorsFlag) ReadErrors(in, report);
   return report;
 }
 
@@ -365,6 +399,8 @@ std::vector<std::byte> Encode(const PlanEntry& entry) {
   if (!entry.absent.empty()) out.Varint(entry.divisor);
   switch (entry.type) {
     case PlanEntry::Type::kExecute:
+      // One more than its code; 0: none is chosen.
+      out.Varint(entry.encoding ? static_cast<uint64_t>(entry.encoding->Code()) + 1 : 0);
       WriteItems(entry.items, out);
       break;
     case PlanEntry::Type::kFail:
@@ -394,6 +430,7 @@ Result<PlanEntry> DecodePlanEntry(std::span<const std::byte> bytes) {
   switch (type) {
     case static_cast<uint8_t>(PlanEntry::Type::kExecute):
       entry.type = PlanEntry::Type::kExecute;
+      entry.encoding = ReadChoice(in);
       entry.items = ReadItems(in);
       if (entry.items.empty()) in.Fail("it has no items");
       break;

@@ -84,6 +84,7 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
     HS_RETURN_IF_ERROR(CheckIndices(member, report));
     if (report.posted) HS_RETURN_IF_ERROR(OnPost(member, *report.posted, now));
   }
+  HS_RETURN_IF_ERROR(OnErrors(members, report));
   HS_RETURN_IF_ERROR(OnHits(members, report, now));
   for (const Request& request : report.requests) {
     HS_RETURN_IF_ERROR(OnRequest(members, request, now));
@@ -264,7 +265,7 @@ Status Coordinator::OnJoin(uint32_t member) {
 
 void Coordinator::OnReady(UnitId id) {
   stall_watch_.Remove(id);
-  const Negotiator::Unit& unit = negotiator_.Get(id);
+  Negotiator::Unit& unit = negotiator_.Get(id);
   if (unit.variants.size() > 1) {
     Fail(id, StatusCode::kMismatch, MismatchText(unit));
     return;
@@ -274,8 +275,12 @@ void Coordinator::OnReady(UnitId id) {
     return;
   }
   const SharedSignature& signature = unit.variants[0];
-  scheduler_.Push({id, signature, negotiator_.Absent(id), unit.priority,
-                   EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit)});
+  std::vector<uint32_t> absent = negotiator_.Absent(id);
+  unit.chosen.reset();  // of a unit that had this place before
+  if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty());
+  scheduler_.Push({id, signature, std::move(absent), unit.priority,
+                   EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit),
+                   unit.chosen});
 }
 
 // Estimates the bytes that executing the unit transfers. For sizes that are not negotiated, those
@@ -350,7 +355,7 @@ void Coordinator::Forget(UnitId id) {
   negotiator_.Forget(id);
 }
 
-std::vector<PlanEntry> Coordinator::TakePlan(double) {
+std::vector<PlanEntry> Coordinator::TakePlan(double now) {
   std::vector<PlanEntry> plan;
   for (PlanEntry& failure : failures_) {
     failure.sequence = next_sequence_++;
@@ -360,7 +365,10 @@ std::vector<PlanEntry> Coordinator::TakePlan(double) {
   for (;;) {
     const std::vector<Bucket> buckets = scheduler_.Take();
     if (buckets.empty()) break;
-    for (const Bucket& bucket : buckets) plan.push_back(Publish(bucket));
+    for (const Bucket& bucket : buckets) {
+      plan.push_back(Publish(bucket));
+      CountStep(plan.back(), now);
+    }
   }
   // Only after everything that was submitted before the last rank joined has been scheduled.
   if (negotiator_.AllJoined() && scheduler_.empty()) {
@@ -389,7 +397,9 @@ PlanEntry Coordinator::Publish(const Bucket& bucket) {
     item.tensor = part.tensor;
     item.begin = part.begin;
     item.count = part.count;
-    if (part.unit != previous) Refer(negotiator_.Get(part.unit), entry, item);
+    const Negotiator::Unit& unit = negotiator_.Get(part.unit);
+    if (unit.chosen) entry.encoding = unit.chosen;
+    if (part.unit != previous) Refer(unit, entry, item);
     previous = part.unit;
     if (part.is_last) Forget(part.unit);
   }

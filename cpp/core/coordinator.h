@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/encoding_chooser.h"
 #include "core/fusion_planner.h"
 #include "core/lateness.h"
 #include "core/limits.h"
@@ -26,6 +27,7 @@
 #include "core/scheduler.h"
 #include "core/slot_table.h"
 #include "core/stall_watch.h"
+#include "core/step_clock.h"
 
 namespace horoscale {
 
@@ -34,6 +36,7 @@ struct CoordinatorOptions {
   std::vector<int> ranks;  // sorted global ranks of the members
   size_t cache_capacity = 1024;
   Limits limits;
+  bool spans_hosts = false;                // whether the members are on several
   bool priority_scheduling = true;         // false: first in, first out
   double stall_warning_seconds = 60;       // 0: no reports
   bool goes_on_without_joined = true;      // false: operations that need a joined member fail
@@ -62,6 +65,9 @@ class Coordinator {
 
   // The local member has executed the entry: returns its bytes to the credit.
   void OnExecuted(uint64_t sequence);
+
+  // What it took, where that shows what the network between hosts carries.
+  void OnBucket(const EncodingChooser::Bucket& bucket) { chooser_.OnBucket(bucket); }
 
   // Whether TakePlan() could return something.
   bool HasWork() const;
@@ -96,10 +102,13 @@ class Coordinator {
                     const WaitClock& clock);
   Status ReportPosts(const PostBox::Key& key);
   Status ReportPostsOf(Members members, const UnitKey& key);
+  Status OnErrors(Members members, const Report& report);
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;
 
   void OnReady(UnitId id);
+  Encoding Choose(const Negotiator::Unit& unit, bool all_take_part);
+  void CountStep(const PlanEntry& entry, double now);
   void Fail(UnitId id, StatusCode code, std::string message);
   int64_t BytesOf(const Negotiator::Unit& unit) const;
   std::string JoinedObjection(UnitId id) const;
@@ -119,6 +128,8 @@ class Coordinator {
   Scheduler scheduler_;
   StallWatch stall_watch_;
   PostBox posts_;
+  EncodingChooser chooser_;
+  StepClock step_clock_;
   Lateness lateness_;
   std::vector<PlanEntry> failures_;  // without a sequence number; first in the next plan
   std::vector<uint64_t> applied_;    // by member

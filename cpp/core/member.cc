@@ -159,9 +159,16 @@ Report Member::BuildReport() {
       if (bytes_matter) report.hit_bytes.push_back(hit.own_bytes);
     }
   }
+  report.errors = errors_.Take();
   report.join = MayJoin() && unreported_.empty();
   join_reported_ = join_reported_ || report.join;
   return report;
+}
+
+void Member::NoteError(const std::string& name, const Encoding& encoding, double error) {
+  const NameId id = names_.Find(name);
+  if (id == kNoName) return;
+  if (const auto slot = cache_.SlotOf(id)) errors_.Note(*slot, encoding, error);
 }
 
 std::optional<Member::Lone> Member::FindLone() const {
@@ -274,6 +281,7 @@ Status Member::Retire(const std::vector<uint32_t>& slots) {
     Result<NameId> name = cache_.Retire(slot);
     if (!name.ok()) return Broken(name.status().message());
     names_.Release(*name);
+    errors_.Forget(slot);
   }
   return Status::Ok();
 }
@@ -331,6 +339,7 @@ Result<Member::Target> Member::Resolve(const PlanItem& item, bool absent) {
 Status Member::Execute(const PlanEntry& entry, Action& action) {
   const bool absent = std::binary_search(entry.absent.begin(), entry.absent.end(), self_);
   Target target;
+  Terms chosen;  // those of an adaptive item, with the encoding that was chosen
   for (const PlanItem& item : entry.items) {
     if (item.slot || item.request) {
       Result<Target> resolved = Resolve(item, absent);
@@ -339,15 +348,22 @@ Status Member::Execute(const PlanEntry& entry, Action& action) {
     } else if (target.signature == nullptr) {
       return Broken("its first item does not name a unit");
     }
+    const Terms* terms = target.signature;
+    if (terms->encoding.IsAdaptive()) {
+      if (!entry.encoding) return Broken("it chooses no encoding for an adaptive operation");
+      chosen = *terms;
+      chosen.encoding = *entry.encoding;
+      terms = &chosen;
+    }
     if (&item == &entry.items[0]) {
-      action.common = *target.signature;
+      action.common = *terms;
       if (!target.signature->tensors.empty()) action.dtype = target.signature->tensors[0].dtype;
       action.display_name =
           target.unit == kNoUnit ? target.display_name : units_[target.unit].request.DisplayName();
       if (!item.whole && item.tensor < target.signature->tensors.size()) {
         action.dtype = target.signature->tensors[item.tensor].dtype;
       }
-    } else if (action.common != *target.signature) {
+    } else if (action.common != *terms) {
       return Broken("it fuses incompatible operations");
     }
     HS_RETURN_IF_ERROR(AddPieces(item, target, action));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/error_reports.h"
 #include "core/messages.h"
 #include "core/name_table.h"
 #include "core/response_cache.h"
@@ -91,7 +92,11 @@ class Member {
   // `finished` may be submitted again immediately.
   Result<Action> Apply(const PlanEntry& entry);
 
-  // Clears all state and returns all pending tokens, oldest first.
+  // What an encoding has lost of an adaptive operation that has ended here, by that of its values:
+  // part of the next report.
+  void NoteError(const std::string& name, const Encoding& encoding, double error);
+
+  // Forgets everything and returns all tokens that were pending, oldest first.
   std::vector<Token> Abandon();
 
   bool HasPending() const;
@@ -151,6 +156,7 @@ class Member {
   uint32_t size_;
   NameTable names_;
   ResponseCache cache_;
+  ErrorReports errors_;
   uint64_t applied_sequence_ = 0;
   Token join_token_ = kNoToken;
   bool join_reported_ = false;

@@ -49,6 +49,15 @@ struct Post {
   }
 };
 
+// What an encoding loses of a named operation on one member: the norm of the residual by that of
+// the value.
+struct EncodingError {
+  uint32_t slot = 0;
+  Encoding encoding;
+  uint32_t error = 0;  // in ten-thousandths
+  bool operator==(const EncodingError&) const = default;
+};
+
 struct Report {
   // The last plan entry that this member has applied, so that the coordinator can reuse retired
   // slots.
@@ -61,9 +70,11 @@ struct Report {
   // Request::own_bytes of the same hits; empty if all are 0. Only member 0 sets them; not encoded.
   std::vector<int64_t> hit_bytes;
   std::vector<Request> requests;  // first time, or changed
-  bool join = false;              // after everything else in this report
-  // The member's post, if its posts are not sent to the coordinator (post_routes.h); the report is
-  // then otherwise empty.
+  // Of adaptive operations that have ended since the last report, where it has changed.
+  std::vector<EncodingError> errors;
+  bool join = false;  // after everything else in this report
+  // What the member has posted, where its posts don't come to the coordinator (post_routes.h); then
+  // the report says nothing else.
   std::optional<Post> posted;
   bool operator==(const Report&) const = default;
 };
@@ -103,10 +114,10 @@ struct PlanEntry {
   };
   uint64_t sequence = 0;  // 1, 2, 3, … per set
   Type type = Type::kExecute;
-  std::vector<uint32_t> retired_slots;  // cleared by every member before it processes the items
-  std::vector<uint32_t> absent;         // indices of joined members, which do not participate
-  uint32_t divisor = 0;                 // of an Average if members are absent; otherwise the set's
-                                        // size
+  std::vector<uint32_t> retired_slots;  // forgotten by every member before the items are looked at
+  std::vector<uint32_t> absent;         // member indices that have joined: they take no part
+  uint32_t divisor = 0;                 // of an Average where some are absent; else the set's size
+  std::optional<Encoding> encoding;     // in which those of the items travel that are adaptive
   std::vector<PlanItem> items;
   // kFail. Code is kMismatch or kJoined.
   int failure_code = 0;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -31,9 +32,10 @@ class Negotiator {
         variants;  // the reported signatures, in order of arrival; one unless mismatched
     std::vector<uint32_t> variant_of;  // by member; kSilent
     uint32_t awaited = 0;              // members that have neither reported nor joined
-    double since = 0;       // when the first member reported it, by the coordinator's clock
-    int priority = 0;       // of the coordinator's own member
-    int64_t own_bytes = 0;  // of the same member; see Request
+    double since = 0;                  // when the first member reported it; the coordinator's
+    int priority = 0;                  // by the coordinator's own member
+    int64_t own_bytes = 0;             // as well; see Request
+    std::optional<Encoding> chosen;    // of an adaptive one that is ready
   };
   static constexpr uint32_t kSilent = UINT32_MAX;
 

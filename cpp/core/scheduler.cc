@@ -24,6 +24,7 @@ void Scheduler::Push(ReadyUnit unit) {
   Turn turn{unit.priority, next_order_++};
   const FusionPlanner::Form form = planner_.FormOf(*unit.signature);
   FusionClass fusion_class = planner_.ClassOf(*unit.signature, std::move(unit.absent), turn.order);
+  if (unit.chosen) fusion_class.terms.encoding = *unit.chosen;
   const QueueKey* key = nullptr;
   if (fusion_class.alone == 0) {
     const auto place =

@@ -16,6 +16,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/fusion_planner.h"
@@ -29,9 +30,9 @@ class Scheduler {
     SharedSignature signature;
     std::vector<uint32_t> absent;
     int priority = 0;
-    size_t message_bytes = 0;  // encoded size of the full request, which limits the size of a plan
-                               // entry
-    int64_t bytes = 0;         // bytes that its execution transfers
+    size_t message_bytes = 0;  // what naming it in full takes: bounds the size of a plan entry
+    int64_t bytes = 0;         // what executing it moves
+    std::optional<Encoding> chosen = {};  // of an adaptive one
   };
 
   // One entry is executed, the next is known to all members. With more entries, units that could be

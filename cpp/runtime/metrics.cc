@@ -28,6 +28,25 @@ std::string EncodingsOf(const SetCounters& counters) {
   return encodings.Build();
 }
 
+// Adaptive tensors that were sent between hosts.
+std::string AdaptedOf(const SetCounters& counters) {
+  JsonObject tensors;
+  for (const auto& [name, tensor] : counters.adapted.by_name()) {
+    const double ratio = tensor.bytes_after == 0 ? 1
+                                                 : static_cast<double>(tensor.bytes_before) /
+                                                       static_cast<double>(tensor.bytes_after);
+    tensors.AddJson(name, JsonObject()
+                              .Add("encoding", Name(tensor.encoding))
+                              .Add("changes", tensor.changes)
+                              .Add("bytes_before", tensor.bytes_before)
+                              .Add("bytes_after", tensor.bytes_after)
+                              .Add("ratio", ratio)
+                              .Add("relative_error", tensor.relative_error)
+                              .Build());
+  }
+  return tensors.Build();
+}
+
 // Members that were the last to report something.
 std::string LateRanksJson(const std::vector<std::pair<int, Lateness::Member>>& late) {
   JsonObject ranks;
@@ -59,6 +78,7 @@ std::string CountersJson(const Metrics::Set& set) {
       .Add("message_bytes_sent", counters.message_bytes_sent)
       .Add("message_bytes_received", counters.message_bytes_received)
       .AddJson("encodings", EncodingsOf(counters))
+      .AddJson("adaptive", AdaptedOf(counters))
       .Add("negotiate_seconds", counters.negotiate_seconds)
       .Add("execute_seconds", counters.execute_seconds)
       .AddJson("late_ranks", LateRanksJson(set.late))

@@ -73,6 +73,9 @@ struct OperationOutcome {
   uint64_t post = 0;          // otherwise the number of one-hop operations that have ended,
                               // including this one
   size_t bucket_tensors = 0;  // number of tensors in the entry's bucket
+  Encoding encoding;          // the chosen encoding of an adaptive operation
+  double squares = 0;         // as in TensorResiduals
+  double error_squares = 0;
   std::vector<AllgatherResult> results;
   int64_t result = -1;
   Status status;

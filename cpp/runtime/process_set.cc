@@ -176,11 +176,17 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
                          double now) {
   if (fused != nullptr) {
     counters_.execute_seconds += now - started_at;
-    if (ShowsPace(action.common, execution_.exchange())) {
-      control_.OnPace(fused->Bytes(), now - started_at);
-    }
   }
-  host_.OnBucketDone(place_, action, started_at);
+  const double exposed = host_.OnBucketDone(place_, action, started_at);
+  if (fused != nullptr && ShowsPace(action.common, execution_.exchange())) {
+    counters_.adapted.OnBucket(action, *fused, pending_);
+    control_.OnPace({.bytes = fused->Bytes(),
+                     .dtype = action.dtype,
+                     .encoding = action.common.encoding,
+                     .seconds = now - started_at,
+                     .coding_seconds = fused->CodingSeconds(),
+                     .exposed_seconds = exposed});
+  }
   control_.OnExecuted(action.sequence);
 
   Status status = action.type == Action::Type::kFail ? action.failure : Status::Ok();
@@ -188,6 +194,9 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
     // The registration may remove this set, with all pending operations.
     const OperationPtr operation = pending_.Take(token);
     if (operation == nullptr) continue;
+    if (const double error = counters_.adapted.OnEnded(*operation); error >= 0) {
+      control_.OnLost(operation->request.name, operation->encoding, error);
+    }
     const OpKind kind = operation->request.signature.kind;
     if (action.type == Action::Type::kAllJoined) {
       if (operation->process_set_id == id()) operation->result = action.last_joined;

@@ -476,10 +476,11 @@ Result<std::byte*> Runtime::JoinShared(std::span<const int32_t> ranks,
   return JoinMemory(pieces, bytes);
 }
 
-void Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {
+double Runtime::OnBucketDone(const SetPlace& set, const Action& action, double started_at) {
   const double now = MonotonicSeconds();
-  step_times_.OnExecuted(started_at, now);
+  const double exposed = step_times_.OnExecuted(started_at, now);
   if (timeline_.enabled()) timeline_.OnBucketDone(set.id(), action, started_at, now);
+  return exposed;
 }
 
 void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {

@@ -124,7 +124,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   LaunchOrder& launch_order() override { return launch_order_; }
   void OnFailed(const SetPlace& set, const Status& cause) override;
   void OnMemberLeft(const SetPlace& set, const Status& cause) override;
-  void OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
+  double OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
   void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
   void OnStall(const SetPlace& set, const StallNotice& notice) override;
   void Probe(const SetPlace& set) override { probes_.Ask(set, departures_); }

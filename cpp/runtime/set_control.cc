@@ -21,12 +21,14 @@ double StallPeriod(const Config& config) {
   return warning > 0 ? limit / std::ceil(limit / warning) : limit;
 }
 
-CoordinatorOptions OptionsFor(const Config& config, const SetPlace& place, const Limits& limits) {
+CoordinatorOptions OptionsFor(const Config& config, const SetPlace& place, const Limits& limits,
+                              bool spans_hosts) {
   CoordinatorOptions options;
   options.process_set_id = place.id();
   options.ranks = place.ranks;
   options.cache_capacity = static_cast<size_t>(config.cache_capacity);
   options.limits = limits;
+  options.spans_hosts = spans_hosts;
   options.priority_scheduling = config.priority_scheduling;
   options.stall_warning_seconds = StallPeriod(config);
   // join() is of the global set.
@@ -65,7 +67,8 @@ SetControl::SetControl(Transport& transport, const Config& config, const SetPlac
               config.autotune && place.IsMember() && place.self == 0 && place.ranks.size() > 1) {
   if (!place.IsMember()) return;
   if (place.self == 0) {
-    coordinator_.emplace(OptionsFor(config, place, limits_.Get()));
+    coordinator_.emplace(
+        OptionsFor(config, place, limits_.Get(), !transport.HostsOf(place.ranks).empty()));
   } else if (!tree_.children(place.self).empty()) {
     aggregator_.emplace(tree_.Group(place.self), config.report_patience_seconds);
   }
@@ -202,8 +205,10 @@ void SetControl::OnExecuted(uint64_t sequence) {
   if (coordinator_) coordinator_->OnExecuted(sequence);
 }
 
-void SetControl::OnPace(int64_t bytes, double seconds) {
-  if (coordinator_ && limits_.OnExecuted(bytes, seconds)) coordinator_->SetLimits(limits_.Get());
+void SetControl::OnPace(const EncodingChooser::Bucket& bucket) {
+  if (!coordinator_) return;
+  coordinator_->OnBucket(bucket);
+  if (limits_.OnExecuted(bucket.bytes, bucket.seconds)) coordinator_->SetLimits(limits_.Get());
 }
 
 double SetControl::MaxSleepSeconds(double now) const {

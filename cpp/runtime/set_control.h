@@ -54,7 +54,11 @@ class SetControl {
 
   void OnExecuted(uint64_t sequence);
   // Records how long the network took for a bucket.
-  void OnPace(int64_t bytes, double seconds);
+  void OnPace(const EncodingChooser::Bucket& bucket);
+  // Records the relative error of an encoding in an adaptive operation that has ended.
+  void OnLost(const std::string& name, const Encoding& encoding, double error) {
+    member_.NoteError(name, encoding, error);
+  }
 
   // Whether Step() could make progress without external events.
   bool Busy() const { return HoldsReports() || (coordinator_ && coordinator_->HasWork()); }

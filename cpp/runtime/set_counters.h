@@ -6,6 +6,7 @@
 
 #include "base/encoding.h"
 #include "collectives/collective.h"
+#include "runtime/adapted_tensors.h"
 
 namespace horoscale {
 
@@ -27,8 +28,9 @@ struct SetCounters {
   uint64_t message_bytes_sent = 0;
   uint64_t message_bytes_received = 0;
   std::array<EncodingTotals, kNumEncodingKinds> encoded;  // by lossy encodings
-  double negotiate_seconds = 0;                           // enqueue → planned: waiting for peers
-  double execute_seconds = 0;                             // of buckets
+  AdaptedTensors adapted;
+  double negotiate_seconds = 0;  // enqueue → planned: waiting for peers
+  double execute_seconds = 0;    // of buckets
 };
 
 }  // namespace horoscale

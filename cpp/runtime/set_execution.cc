@@ -192,6 +192,7 @@ void SetExecution::FindResiduals(const Action& action) {
   const Encoding& encoding = fused_->encoding;
   if (!encoding.IsLossy() || exchange_->hosts().empty() || !action.absent.empty()) return;
   fused_->encoded = &counters_.encoded[static_cast<size_t>(encoding.kind)];
+  fused_->coded_before = fused_->encoded->seconds;
   for (size_t i = 0; i < action.pieces.size(); ++i) {
     const Piece& piece = action.pieces[i];
     const Request& request = pending_.Find(piece.token)->request;

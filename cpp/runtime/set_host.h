@@ -25,7 +25,7 @@ class SetHost {
   virtual void OnFailed(const SetPlace& set, const Status& cause) = 0;
   // The same, but messages continue among the remaining members.
   virtual void OnMemberLeft(const SetPlace& set, const Status& cause) = 0;
-  virtual void OnBucketDone(const SetPlace& set, const Action& action, double started_at) = 0;
+  virtual double OnBucketDone(const SetPlace& set, const Action& action, double started_at) = 0;
   virtual void OnTuned(const SetPlace& set, const Autotuner::Record& record) = 0;
   // A stall is being reported: notifies rank 0.
   virtual void OnStall(const SetPlace& set, const StallNotice& notice) = 0;

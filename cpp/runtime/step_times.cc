@@ -35,10 +35,12 @@ void StepTimes::OnSubmitted(std::string_view name, double at) {
   }
 }
 
-void StepTimes::OnExecuted(double started_at, double now) {
+double StepTimes::OnExecuted(double started_at, double now) {
   const double begin = std::max(started_at, counted_until_);
   counted_until_ = std::max(counted_until_, now);
-  if (begin < now) exposed_ += waits_.Within(begin, now);
+  const double exposed = begin < now ? waits_.Within(begin, now) : 0;
+  exposed_ += exposed;
+  return exposed;
 }
 
 void StepTimes::Mark(std::string_view name, double at) {

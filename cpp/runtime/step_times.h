@@ -27,8 +27,9 @@ class StepTimes {
 
   // Records the call of a named operation. Costs one string comparison.
   void OnSubmitted(std::string_view name, double at);
-  // Records the execution of a bucket.
-  void OnExecuted(double started_at, double now);
+  // Records the execution of a bucket. Returns for how long a thread was blocked in that time; time
+  // in which another set executed as well counts only for that set.
+  double OnExecuted(double started_at, double now);
 
   const StepTotals& totals() const { return totals_; }
 

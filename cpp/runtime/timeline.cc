@@ -1,6 +1,7 @@
 #include "runtime/timeline.h"
 
 #include <cerrno>
+#include <cmath>
 
 #include "runtime/json.h"
 
@@ -134,6 +135,16 @@ void Timeline::OnOperationDone(const Operation& operation, double now) {
       .Add("entry", operation.plan_entry)
       .Add("bucket_tensors", static_cast<uint64_t>(operation.bucket_tensors))
       .Add("status", operation.status.ok() ? "ok" : operation.status.message());
+  if (signature.encoding.IsAdaptive()) {
+    arguments.Add("encoding", Name(operation.encoding));
+    const double elements = static_cast<double>(signature.TotalBytes()) /
+                            static_cast<double>(SizeOf(signature.tensors[0].dtype));
+    const double sent = elements * operation.encoding.BytesPerElement(signature.tensors[0].dtype);
+    arguments.Add("bytes_sent", static_cast<uint64_t>(sent));
+    if (operation.squares > 0) {
+      arguments.Add("relative_error", std::sqrt(operation.error_squares / operation.squares));
+    }
+  }
   if (operation.post > 0) arguments.Add("one_hop", operation.post);
   Span(row, Name(signature.kind), started, now, arguments.Build());
 }

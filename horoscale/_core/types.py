@@ -61,6 +61,11 @@ class Encoding(int):
         """Return the one that sends so many of 4,096 elements."""
         return cls(lib.HS_ENCODE_TOPK + 256 * kept)
 
+    @classmethod
+    def adaptive(cls, error: int) -> Encoding:
+        """Return the one that is chosen, with an error of at most so many ten-thousandths."""
+        return cls(lib.HS_ENCODE_ADAPTIVE + 256 * error)
+
     @property
     def is_lossy(self) -> bool:
         """Whether what it loses is kept, and sent with the next values."""

@@ -17,6 +17,10 @@ from horoscale._core import Encoding
 # Of which so many are encoded together; see hs_encoding in the C header.
 _GROUP_ELEMENTS = 4096
 
+# What adaptive() accepts as its relative error.
+_LEAST_ERROR = 0.0001
+_MOST_ERROR = 6
+
 # Smaller parameters gain nothing, and lose most: biases, and the gains of norms.
 _SMALLEST = 1024
 
@@ -59,6 +63,21 @@ def topk(ratio: float) -> Encoded:
         raise ValueError(f"topk({ratio!r}): a share of the elements is more than 0 and at most 1")
     kept = min(math.ceil(ratio * _GROUP_ELEMENTS), _GROUP_ELEMENTS)
     return Encoded(Encoding.top_k(kept), f"topk({ratio})")
+
+
+def adaptive(error: float = 0.1) -> Encoded:
+    """Return the compressor that compresses no more than hides the communication.
+
+    The set's coordinator chooses for each tensor and step: nothing, bf16, int8, int4, onebit or
+    topk(0.01), depending on the network, and only those whose relative error is at most `error`.
+    That is the norm of what a tensor's residuals hold, divided by the norm of its values. Raises
+    ValueError unless 0.0001 <= error <= 6.
+    """
+    if not _LEAST_ERROR <= error <= _MOST_ERROR:
+        raise ValueError(
+            f"adaptive({error!r}): an error is at least {_LEAST_ERROR} and at most {_MOST_ERROR}"
+        )
+    return Encoded(Encoding.adaptive(round(error * 10_000)), f"adaptive({error})")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from horoscale._core import Encoding
-from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, topk
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, topk
 from horoscale.numpy.arrays import Array
 
 
@@ -62,7 +62,8 @@ class Compression:
     """The ways to compress: hvd.allreduce(..., compression=hvd.Compression.fp16).
 
     int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of an array that
-    has a name is sent with the next one of that name.
+    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
+    for each array that has a name.
     """
 
     none = NoneCompressor
@@ -72,6 +73,7 @@ class Compression:
     int4 = INT4
     onebit = ONEBIT
     topk = staticmethod(topk)
+    adaptive = staticmethod(adaptive)
 
 
 AnyCompressor = type[NoneCompressor] | Encoded

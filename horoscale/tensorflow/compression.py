@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale._core import Encoding
-from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, topk
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, topk
 
 
 class Compressor(ABC):
@@ -80,7 +80,8 @@ class Compression:
     """The compressors that allreduce() and the optimizers offer.
 
     int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
-    has a name is sent with the next one of that name.
+    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
+    for each tensor that has a name.
     """
 
     none = NoneCompressor
@@ -90,6 +91,7 @@ class Compression:
     int4 = INT4
     onebit = ONEBIT
     topk = staticmethod(topk)
+    adaptive = staticmethod(adaptive)
 
 
 AnyCompressor = type[Compressor] | Encoded

@@ -19,6 +19,7 @@ from horoscale.common.compression import (
     ONEBIT,
     Encoded,
     Selection,
+    adaptive,
     selection,
     topk,
 )
@@ -90,8 +91,9 @@ class Compression:
     """The compressors that allreduce() and DistributedOptimizer() offer.
 
     int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
-    has a name is sent with the next one of that name. powersgd(rank), for DistributedOptimizer
-    alone, sends gradients as products of thin matrices, within hosts too.
+    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
+    for each tensor that has a name. powersgd(rank), for DistributedOptimizer alone, sends gradients
+    as products of thin matrices, within hosts too.
     """
 
     none = NoneCompressor
@@ -101,6 +103,7 @@ class Compression:
     int4 = INT4
     onebit = ONEBIT
     topk = staticmethod(topk)
+    adaptive = staticmethod(adaptive)
     powersgd = staticmethod(powersgd)
 
 

@@ -405,7 +405,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
         compression: how gradients travel between hosts, where nothing is rounded within one:
             Compression.none; .fp16 or .bf16, which halve what hosts send each other; .int8, .int4,
             .onebit or .topk(ratio), which make it 4 to 100 times smaller and send later what they
-            lose; .powersgd(rank), two thin matrices instead of one, also within hosts. These spare
+            lose; .adaptive(error), which chooses one of these for each gradient, or none;
+            .powersgd(rank), two thin matrices instead of one, also within hosts. These spare
             vectors, small parameters and, but for PowerSGD, embeddings. Or a table of them by
             patterns of names, {"*.weight": Compression.int8}, of which the first that matches
             counts, else none; a function of a name and a parameter that returns one; or a

@@ -82,7 +82,10 @@ typedef enum hs_encoding {
   HS_ENCODE_INT8 = 3,     /* this and the following ones: float32, float16, bfloat16 */
   HS_ENCODE_INT4 = 4,
   HS_ENCODE_ONEBIT = 5,
-  HS_ENCODE_TOPK = 6 /* plus 256 times the number of elements sent of each 4,096 */
+  HS_ENCODE_TOPK = 6, /* plus 256 times the number of elements sent of each 4,096 */
+  /* One of the others, which the process set chooses for each operation; plus 256 times the limit
+   * of the relative error, in ten-thousandths, 1 to 65,535. */
+  HS_ENCODE_ADAPTIVE = 7
 } hs_encoding;
 
 typedef enum hs_reduce_op {

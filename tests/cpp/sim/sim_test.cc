@@ -29,6 +29,7 @@ CoordinatorOptions RandomOptions(Random& random, int id, std::vector<int> ranks)
   options.limits.partition_bytes = random.Pick<int64_t>({0, 1, 512, 4096});
   options.limits.credit_bytes = random.Pick<int64_t>({1, 1000, 8000, 1 << 24});
   options.priority_scheduling = random.Chance(80);
+  options.spans_hosts = random.Chance(50);
   return options;
 }
 

@@ -63,6 +63,7 @@ class Generator {
     if (HasRoot(signature.kind)) signature.root = random_.Pick(ranks_);
     if (random_.Chance(10)) signature.prescale = 0.5;
     if (random_.Chance(10)) signature.encoding = {EncodingKind::kFloat16};
+    if (random_.Chance(10)) signature.encoding = {EncodingKind::kAdaptive, 1000};
     if (random_.Chance(20)) signature.reduce_op = ReduceOp::kAverage;
     const bool takes_one =
         signature.kind == OpKind::kAlltoall || signature.kind == OpKind::kScatter;

@@ -11,6 +11,7 @@ from support.rank_processes import RankProcesses
 PROGRAM = Path(__file__).with_name("hosts_collectives.py")
 SMALL_CALLS = Path(__file__).with_name("hosts_one_hop.py")
 LOSSY = Path(__file__).with_name("hosts_compression.py")
+ADAPTIVE = Path(__file__).with_name("hosts_adaptive.py")
 LOCAL_SGD = Path(__file__).with_name("hosts_local_sgd.py")
 DIVIDED_STATE = Path(__file__).with_name("hosts_zero.py")
 SUPPORT = Path(__file__).parents[1]
@@ -61,6 +62,14 @@ def test_lossy_compression(hosts: str, partition_bytes: int, tmp_path: Path) -> 
     """What is lost comes later, models learn, and on one host nothing is encoded."""
     pytest.importorskip("torch")
     run(hosts, LOSSY, hosts, folder=tmp_path, HOROSCALE_PARTITION_BYTES=str(partition_bytes))
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+@pytest.mark.parametrize("hosts", ["ab", "aabbc", "aa"])
+def test_adaptive_compression(hosts: str, tmp_path: Path) -> None:
+    """All ranks follow the same choices, within the bound; on one host there are none."""
+    pytest.importorskip("torch")
+    run(hosts, ADAPTIVE, hosts, folder=tmp_path)
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)

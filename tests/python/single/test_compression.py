@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horoscale._core import Encoding
-from horoscale.common.compression import INT4, INT8, Selection, selection, topk
+from horoscale.common.compression import INT4, INT8, Selection, adaptive, selection, topk
 
 
 def chosen(select: Selection, name: str, *shape: int) -> Encoding:
@@ -71,6 +71,22 @@ def test_patterns_are_strings() -> None:
 def test_shares_that_are_none(ratio: float) -> None:
     with pytest.raises(ValueError, match="a share of the elements"):
         topk(ratio)
+
+
+@pytest.mark.parametrize("error", [0, -0.1, 6.1, float("nan"), 0.00001])
+def test_errors_that_no_adaptive_compressor_has(error: float) -> None:
+    with pytest.raises(ValueError, match="an error is at least"):
+        adaptive(error)
+
+
+def test_an_adaptive_compressor_may_lose() -> None:
+    assert repr(adaptive(0.25)) == "Compression.adaptive(0.25)"
+    assert adaptive() == adaptive(0.1)
+    assert adaptive(0.25).encoding == Encoding.adaptive(2500)
+    assert adaptive().encoding.is_lossy
+    select = Selection(adaptive().encoding)
+    assert chosen(select, "encoder.0.weight", 64, 64) == adaptive().encoding
+    assert chosen(select, "encoder.0.bias", 4096) == Encoding.NONE
 
 
 def test_compressors_say_what_they_are() -> None:

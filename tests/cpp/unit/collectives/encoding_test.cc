@@ -75,11 +75,15 @@ TEST(EncodingTest, CodesStandForEncodings) {
     EXPECT_EQ(Encoding::FromCode(encoding.Code()), encoding);
     EXPECT_TRUE(encoding.IsLossy());
   }
-  for (int64_t code : {-1, 7, 255, 256, 259, 6, 6 + 256 * 4097}) {
+  for (int64_t code : {-1, 7, 8, 255, 256, 259, 6, 6 + 256 * 4097, 7 + 256 * 65536}) {
     EXPECT_FALSE(Encoding::FromCode(code)) << code;
   }
   EXPECT_EQ(Encoding::FromCode(0), Encoding());
   EXPECT_EQ(Name(Encoding{EncodingKind::kTopK, 41}), "topk(41 of 4096)");
+  const Encoding adaptive{EncodingKind::kAdaptive, 1000};
+  EXPECT_EQ(Encoding::FromCode(adaptive.Code()), adaptive);
+  EXPECT_DOUBLE_EQ(adaptive.MostError(), 0.1);
+  EXPECT_EQ(Name(adaptive), "adaptive(0.1)");
 }
 
 TEST(EncodingTest, SizesAreWhatTheDocumentSays) {
@@ -202,7 +206,7 @@ TEST(EncodingTest, WhatIsNotFiniteIsToldAndLeavesResidualsAlone) {
 TEST(EncodingTest, WhatIsLostComesLater) {
   std::mt19937_64 random(5);
   for (const Encoding& encoding : Encodings()) {
-    if (encoding.kept == 1) continue;  // of which nothing comes for thousands of steps
+    if (encoding.parameter == 1) continue;  // of which nothing comes for thousands of steps
     const Floats values = Gradients(random, 4096);
     Floats residuals(4096);
     std::vector<double> delivered(4096);

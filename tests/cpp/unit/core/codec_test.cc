@@ -34,6 +34,7 @@ Report FullReport() {
   report.requests[1].name.clear();
   report.requests[1].index = 77;
   report.hit_priorities = {1, -1, 0, 0, 5, std::numeric_limits<int>::min()};
+  report.errors = {{7, {EncodingKind::kInt8}, 61}, {1000, {EncodingKind::kTopK, 41}, 40'000}};
   report.join = true;
   return report;
 }
@@ -44,6 +45,7 @@ PlanEntry FullEntry() {
   entry.retired_slots = {9, 2};
   entry.absent = {0, 4};
   entry.divisor = 6;
+  entry.encoding = Encoding{EncodingKind::kTopK, 41};
   for (uint32_t slot : {5, 6, 7, 9, 8}) entry.items.emplace_back().slot = slot;
   PlanItem& request = entry.items.emplace_back();
   request.slot = 11;
@@ -90,6 +92,16 @@ TEST(Codec, ReportsSurviveTheWire) {
   const auto bytes = Encode(report);
   EXPECT_EQ(*DecodeReport(bytes), report);
   ExpectStrict(bytes, DecodeReport);
+}
+
+TEST(Codec, NothingTravelsInAnAdaptiveEncoding) {
+  const Encoding adaptive{EncodingKind::kAdaptive, 1000};
+  PlanEntry entry = FullEntry();
+  entry.encoding = adaptive;
+  EXPECT_FALSE(DecodePlanEntry(Encode(entry)).ok());
+  Report report = FullReport();
+  report.errors[0].encoding = adaptive;
+  EXPECT_FALSE(DecodeReport(Encode(report)).ok());
 }
 
 TEST(Codec, ReportsOfPostsSurviveTheWire) {

@@ -111,6 +111,34 @@ TEST(Protocol, RanksThatCompressDifferentlyDisagree) {
       "rank 20: not compressed");
 }
 
+TEST(Protocol, ThePlanChoosesTheEncodingsOfAdaptiveOperations) {
+  CoreCluster cluster(CoreCluster::Options(2));
+  Signature adaptive = Allreduce({2});
+  adaptive.encoding = {EncodingKind::kAdaptive, 1000};
+  Signature other = adaptive;
+  other.encoding.parameter = 2000;
+  cluster.SubmitAll(Named("a", adaptive));
+  cluster.SubmitAll(Named("b", Allreduce({2})));
+  cluster.SubmitAll(Named("c", other));
+  cluster.DeliverAll();
+  std::vector<PlanEntry> plan = cluster.coordinator().TakePlan(0);
+  ASSERT_EQ(plan.size(), 1u) << "they are sent alike, and so together";
+  ASSERT_EQ(plan[0].encoding, Encoding());
+  PlanEntry without = plan[0];
+  without.encoding.reset();
+  EXPECT_EQ(cluster.member(1).Apply(without).status().code(), StatusCode::kProtocol);
+  plan[0].encoding = Encoding{EncodingKind::kInt8};
+  EXPECT_EQ(cluster.member(0).Apply(plan[0]).status().code(), StatusCode::kProtocol)
+      << "one of them isn't adaptive";
+}
+
+TEST(Protocol, ErrorsAreOfNamesThatAreKnown) {
+  CoreCluster cluster(CoreCluster::Options(2));
+  Report report;
+  report.errors = {{5, {EncodingKind::kInt8}, 60}};
+  EXPECT_EQ(cluster.coordinator().OnReport(1, report, 0).code(), StatusCode::kProtocol);
+}
+
 TEST(Protocol, MismatchTextsLeaveOutWhatAKindDoesNotHave) {
   CoreCluster cluster(CoreCluster::Options(2));
   Signature average = Allreduce({2});

@@ -1,0 +1,41 @@
+// What a coordinator has to do with encodings: members say what is lost, and of adaptive operations
+// the plan says what they are sent in.
+#include <string>
+
+#include "core/coordinator.h"
+
+namespace horoscale {
+
+Status Coordinator::OnErrors(Members members, const Report& report) {
+  for (const EncodingError& error : report.errors) {
+    const SlotTable::Content* content = slots_.Meaning(error.slot, report.applied_sequence);
+    if (content == nullptr || content->name == kNoName) {
+      return Broken(members[0], "it has errors of slot " + std::to_string(error.slot) +
+                                    " of the cache, which stands for no name");
+    }
+    for (const uint32_t member : members) {
+      chooser_.OnError(names_.Text(content->name), member, error.encoding, error.error / 1e4);
+    }
+  }
+  return Status::Ok();
+}
+
+// What is lost is kept by name, and where all take part.
+Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
+  const Signature& signature = *unit.variants[0];
+  const bool is_sum =
+      signature.reduce_op == ReduceOp::kSum || signature.reduce_op == ReduceOp::kAverage;
+  const bool may_choose = options_.spans_hosts && signature.kind == OpKind::kAllreduce &&
+                          unit.key.name != kNoName && all_take_part && is_sum &&
+                          !signature.on_device;
+  if (!may_choose) return {};
+  return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority);
+}
+
+// Only adaptive operations need to know of steps.
+void Coordinator::CountStep(const PlanEntry& entry, double now) {
+  if (!chooser_.IsUsed()) return;
+  if (const auto seconds = step_clock_.OnEntry(entry, now)) chooser_.OnStep(*seconds);
+}
+
+}  // namespace horoscale

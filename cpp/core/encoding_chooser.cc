@@ -1,0 +1,164 @@
+#include "core/encoding_chooser.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace horoscale {
+namespace {
+
+// Communication is hidden if it blocks the program for no more than this part of a step; what is
+// chosen aims at less.
+constexpr double kHidden = 0.05;
+constexpr double kAim = 0.02;
+// A choice is changed for more compression, or for less, when so many steps in a row ask for it.
+constexpr int kStepsForMore = 2;
+constexpr int kStepsForLess = 3;
+// For less, so much of the time must suffice, and it must be so much milder.
+constexpr double kRoom = 0.8;
+constexpr double kMilder = 1.05;
+
+// Sent by smaller buckets, which tell of the latency, and by larger ones, of the bandwidth.
+constexpr double kSmallBytes = 4096;
+constexpr double kLargeBytes = 8192;
+// Where no small bucket has told.
+constexpr double kUsualLatency = 0.2e-3;
+// Tells how fast this rank encodes.
+constexpr int64_t kLeastCodedBytes = 64 << 10;
+constexpr double kUsualCoding = 2e9;
+
+// A tensor that has not come for so many steps is forgotten.
+constexpr uint64_t kForgotten = 1000;
+// Names may be made anew for each call.
+constexpr size_t kMostTensors = 65'536;
+
+size_t LevelOf(const Encoding& encoding) {
+  const auto found = std::find(kEncodingLevels.begin(), kEncodingLevels.end(), encoding);
+  return static_cast<size_t>(found - kEncodingLevels.begin());
+}
+
+}  // namespace
+
+void RecentMedian::Add(double value) { values_[count_++ % values_.size()] = value; }
+
+double RecentMedian::Get() const {
+  const size_t filled = std::min(count_, values_.size());
+  if (filled == 0) return 0;
+  std::array<double, 5> sorted = values_;
+  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(filled));
+  return sorted[filled / 2];
+}
+
+Encoding EncodingChooser::Choose(std::string_view name, const Signature& signature, int priority) {
+  auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    if (tensors_.size() >= kMostTensors || signature.tensors.empty()) return {};
+    found = tensors_.try_emplace(std::string(name)).first;
+  }
+  Tensor& tensor = found->second;
+  int64_t elements = 0;
+  for (const TensorSpec& spec : signature.tensors) elements += spec.NumElements();
+  tensor.about.elements = elements;
+  tensor.about.dtype = signature.tensors[0].dtype;
+  tensor.about.most_error = signature.encoding.MostError();
+  tensor.about.priority = priority;
+  tensor.step = step_;
+  size_t level = tensor.level;
+  while (tensor.about.errors.errors[level] > tensor.about.most_error) --level;
+  SetLevel(tensor, level);
+  return kEncodingLevels[level];
+}
+
+void EncodingChooser::SetLevel(Tensor& tensor, size_t level) {
+  if (tensor.level == level) return;
+  tensor.level = level;
+  tensor.by_member.clear();
+}
+
+void EncodingChooser::OnError(std::string_view name, uint32_t member, const Encoding& encoding,
+                              double error) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end() || LevelOf(encoding) != found->second.level) return;
+  Tensor& tensor = found->second;
+  tensor.by_member[member] = error;
+  double worst = 0;
+  for (const auto& [_, of_member] : tensor.by_member) worst = std::max(worst, of_member);
+  tensor.about.errors.Measure(tensor.level, worst);
+}
+
+void EncodingChooser::OnBucket(const Bucket& bucket) {
+  if (bucket.seconds <= 0) return;
+  const double elements =
+      static_cast<double>(bucket.bytes) / static_cast<double>(SizeOf(bucket.dtype));
+  const double sent = elements * bucket.encoding.BytesPerElement(bucket.dtype);
+  const double coding = std::min(bucket.coding_seconds, bucket.seconds);
+  const double carried = bucket.seconds - coding;
+  measured_.seconds += bucket.seconds;
+  measured_.exposed += bucket.exposed_seconds;
+  if (sent <= kSmallBytes) latency_.Add(carried);
+  if (sent >= kLargeBytes) {
+    const double latency = std::min(Network().latency_seconds, carried / 2);
+    measured_.large_bytes += sent;
+    measured_.large_seconds += carried - latency;
+  }
+  if (coding > 0 && bucket.bytes >= kLeastCodedBytes) {
+    coding_.Add(static_cast<double>(bucket.bytes) / coding);
+  }
+}
+
+NetworkState EncodingChooser::Network() const {
+  const double latency = latency_.Get();
+  const double coding = coding_.Get();
+  return {bandwidth_.Get(), latency > 0 ? latency : kUsualLatency,
+          coding > 0 ? coding : kUsualCoding};
+}
+
+void EncodingChooser::OnStep(double seconds) {
+  if (IsUsed() && measured_.seconds > 0 && seconds > 0) {
+    if (measured_.large_seconds > 0) {
+      bandwidth_.Add(measured_.large_bytes / measured_.large_seconds);
+    }
+    Replan(seconds);
+    Forget();
+  }
+  measured_ = {};
+  ++step_;
+}
+
+void EncodingChooser::Replan(double seconds) {
+  const double exposed = std::min(measured_.exposed, seconds);
+  const double hidden = std::max(measured_.seconds - exposed, 0.0);
+  const double computed = std::max(seconds - exposed, 1e-9);
+  const bool is_hidden = exposed <= kHidden * seconds;
+  // Where nothing is exposed more might be hidden than there was.
+  hidden_share_ = is_hidden ? std::max(hidden_share_, std::min(hidden / computed, 1.0))
+                            : std::min(hidden / computed, 1.0);
+  const NetworkState network = Network();
+  std::vector<Tensor*> present;
+  std::vector<AdaptiveTensor> tensors;
+  double now = 0;
+  for (auto& [_, tensor] : tensors_) {
+    if (tensor.step != step_ && tensor.step + 1 != step_) continue;
+    present.push_back(&tensor);
+    tensors.push_back(tensor.about);
+    now += ShareSeconds(tensor.about, tensor.level, network);
+  }
+  const double others = std::max(measured_.seconds - now, 0.0);
+  const double room = hidden_share_ * computed + kAim * seconds;
+  const std::vector<size_t> levels =
+      ChooseLevels(tensors, network, (is_hidden ? kRoom * room : room) - others);
+  double then = 0;
+  for (size_t i = 0; i < levels.size(); ++i) then += ShareSeconds(tensors[i], levels[i], network);
+  too_little_ = !is_hidden && then * kMilder < now ? too_little_ + 1 : 0;
+  too_much_ = is_hidden && then > now * kMilder ? too_much_ + 1 : 0;
+  if (too_little_ < kStepsForMore && too_much_ < kStepsForLess) return;
+  for (size_t i = 0; i < levels.size(); ++i) SetLevel(*present[i], levels[i]);
+  too_little_ = too_much_ = 0;
+}
+
+void EncodingChooser::Forget() {
+  if (step_ % kForgotten != 0) return;
+  std::erase_if(tensors_,
+                [&](const auto& entry) { return entry.second.step + kForgotten < step_; });
+}
+
+}  // namespace horoscale
