@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from horoscale._rank_ranges import named, rank_ranges
+from horoscale._rank_ranges import named, rank_intervals, rank_ranges
 from horoscale.runner import tracebacks
 from horoscale.runner.tracebacks import (
     HOLD_S,
@@ -231,6 +231,8 @@ def test_own_frames_are_known_wherever_a_rank_has_the_package(file: str, own: bo
 def test_names_of_ranks() -> None:
     assert rank_ranges([0, 1, 2, 3, 7, 9, 10]) == "0-3,7,9-10"
     assert rank_ranges([0, 1, 2, 3, 7, 9, 10], most=2) == "0-3,7,…"
+    assert rank_intervals("0-3, 7,9-10") == [(0, 3), (7, 7), (9, 10)]
+    assert [rank_intervals(text) for text in ("0-3,7,…", "0-3, 1…", "")] == [None] * 3
     assert named([4]) == "rank 4"
     assert named([4, 5]) == "ranks 4-5"
 

@@ -64,6 +64,73 @@ def test_an_operation_that_was_new_in_a_report_is_not_taken_to_be_pending_ever_s
     assert rank.waits(5.0) == 3.5
 
 
+def of_set(number: int, operation: str = "", seconds: float = 0.0) -> dict:
+    """What a rank reports of a process set of ranks 0 to 2."""
+    return {
+        "set": number,
+        "ranks": "0-2",
+        "operations": 1,
+        "last_operation": "",
+        "executing": "",
+        "pending": int(bool(operation)),
+        "pending_operation": operation,
+        "pending_seconds": seconds,
+    }
+
+
+def of_three_ranks(*sets: list[dict]) -> JobWatch:
+    """A job in which ranks 0, 1, … have reported these sets."""
+    watch = JobWatch("python", elastic=False, clock=lambda: 100.0)
+    for rank, own in enumerate(sets):
+        watch.started(rank, rank, "node", rank)
+        watch.report({str(rank): {"at": 1.0, "operations": 1, "sets": own}}, "node")
+    return watch
+
+
+def test_a_member_that_leaves_an_idle_set_out_of_its_report_is_missing_in_it() -> None:
+    waits = [of_set(0), of_set(40, "a", 5.0)]
+    idle = [of_set(number) for number in range(8)]
+    told = of_three_ranks(waits, waits, idle).snapshot()
+    assert (told["sets"][0]["waiting"], told["sets"][0]["missing"]) == ("0-1", "2")
+    assert [one["state"] for one in told["ranks"]] == ["waiting", "waiting", "late"]
+
+
+def test_a_member_with_more_waits_than_a_report_holds_is_not_said_to_be_missing() -> None:
+    waits = [of_set(0), of_set(40, "a", 5.0)]
+    busy = [of_set(0), *(of_set(number, "b", 6.0) for number in range(1, 8))]
+    found = {one["set"]: one for one in of_three_ranks(waits, waits, busy).snapshot()["sets"]}
+    assert (found[40]["waiting"], found[40]["missing"]) == ("0-1", "")
+
+
+def test_members_of_a_list_that_was_cut_are_known_by_their_reports_alone() -> None:
+    waits = [of_set(0), {**of_set(40, "a", 5.0), "ranks": "0-2, 7…"}]
+    told = of_three_ranks(waits, waits, [of_set(0)]).snapshot()
+    assert (told["sets"][0]["waiting"], told["sets"][0]["missing"]) == ("0-1", "")
+
+
+def test_findings_name_a_member_that_leaves_an_idle_set_out_of_its_report() -> None:
+    waits = [of_set(0), of_set(40, "a", 15.0)]
+    idle = [of_set(number) for number in range(8)]
+    (found,) = of_three_ranks(waits, waits, idle).snapshot()["findings"]
+    assert "not been called by rank 2" in found["text"]
+
+
+def test_lossy_encodings_are_summed_and_told_of_once() -> None:
+    watch = JobWatch("python", elastic=False)
+    for rank in range(2):
+        watch.started(rank, rank, "node", rank)
+    for at in (1.0, 2.0):
+        told = {"at": at, "encodings": {"int8": [400, 100, 0.01], "x": [1], "y": "nonsense"}}
+        watch.report({str(rank): told for rank in range(2)}, "node")
+    snapshot = watch.snapshot()
+    assert snapshot["job"]["encodings"] == {
+        "int8": {"bytes_before": 800, "bytes_after": 200, "relative_error": 0.01}
+    }
+    (event,) = snapshot["events"]
+    assert (event["kind"], event["ranks"]) == ("compression", "0-1")
+    assert event["text"] == "tensors are sent as int8 between hosts"
+
+
 def test_a_rank_that_says_nothing_is_silent() -> None:
     job = WatchedJob(2)
     job.second()
