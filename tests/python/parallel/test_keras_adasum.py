@@ -14,10 +14,7 @@ import horoscale.keras as hvd
 from horoscale.common.which_keras import IS_LEGACY, backend, keras
 
 # Keras' own, with its PyTorch backend.
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 BATCH = 4
 STEPS = 4
@@ -129,6 +126,26 @@ def test_the_optimizers_accumulation() -> None:
     assert_same(model, reference("sgd", hvd.size()))
 
 
+def test_embeddings_have_sparse_gradients() -> None:
+    """Of a rank's own row; without momentum, which sparse gradients leave to each backend."""
+
+    def make() -> Any:
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.Input((1,)), keras.layers.Embedding(5, 3)])
+
+    model, ranks = make(), range(hvd.size())
+    start = model.get_weights()[0]
+    changes = []
+    for rank in ranks:
+        alone = make()
+        alone.compile(keras.optimizers.SGD(0.5), loss="mse")
+        alone.train_on_batch(np.full((2, 1), rank % 5), np.ones((2, 1, 3)))
+        changes.append(alone.get_weights()[0] - start)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), op=hvd.Adasum), loss="mse")
+    model.train_on_batch(np.full((2, 1), hvd.rank() % 5), np.ones((2, 1, 3)))
+    np.testing.assert_allclose(model.get_weights()[0], start + adasum(changes), atol=1e-6)
+
+
 def test_constraints_hold_for_what_is_combined() -> None:
     constraint = keras.constraints.UnitNorm()
     model = make_model(constraint)
@@ -211,3 +228,14 @@ def test_optimizers_that_contradict_it_are_refused() -> None:
     around = mixed.LossScaleOptimizer(hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), op=hvd.Adasum))
     with pytest.raises(ValueError, match="LossScaleOptimizer"):
         train(make_model(), around, hvd.rank(), steps=1)
+
+
+@pytest.mark.skipif(not IS_LEGACY, reason="Keras 3 has none of them")
+def test_graphs_of_tensorflow_1_are_refused() -> None:
+    import tensorflow as tf
+
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["legacy-adam"](), op=hvd.Adasum)
+    with tf.Graph().as_default():
+        variable = tf.Variable(1.0)
+        with pytest.raises(NotImplementedError, match=r"not a tf\.Graph"):
+            optimizer.apply_gradients([(tf.constant(1.0), variable)])
