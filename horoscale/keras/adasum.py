@@ -26,7 +26,7 @@ def check_options(optimizer: Any, compression: Any) -> None:
             "use_ema=True is not possible with op=Adasum: each rank would average its own steps"
         )
     if compression not in (Compression.none, Compression.fp16, Compression.bf16):
-        raise UnsupportedError("lossy compression is not possible with op=Adasum")
+        raise UnsupportedError("op=Adasum takes no compression besides fp16 and bf16")
 
 
 def apply_and_combine(
