@@ -46,18 +46,6 @@ def resolve_op(
     return resolved
 
 
-def check_optimizer_op(op: int) -> None:
-    """Raise UnsupportedError for op=Adasum, which optimizers of TensorFlow and Keras do not have.
-
-    There it would have to reduce the changes of variables, not gradients.
-    """
-    if resolve_op(op) is ReduceOp.ADASUM:
-        raise UnsupportedError(
-            "op=Adasum is not supported by DistributedOptimizer for TensorFlow and Keras, only by "
-            "allreduce, DistributedGradientTape and PyTorch's DistributedOptimizer"
-        )
-
-
 @cache
 def check_reduction(dtype: DataType, op: ReduceOp) -> None:
     """Raise UnsupportedError if the operator is not defined for the dtype (Average of bool)."""

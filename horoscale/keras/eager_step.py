@@ -8,9 +8,11 @@ from typing import Any
 
 from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
-from horoscale.common.basics import Average
+from horoscale.common.basics import Adasum, Average
 from horoscale.common.compression import Encoded
 from horoscale.common.process_sets import ProcessSet
+from horoscale.common.which_keras import keras
+from horoscale.keras.adasum import apply_and_combine
 from horoscale.keras.step import Apply
 
 # Reduces groups of tensors, each all or nothing; with the options of grouped_allreduce().
@@ -78,7 +80,8 @@ class EagerStep:
         }
         self._groups = _check_groups(num_groups, groups)
         self._process_set = process_set
-        self._scale_local = scale_local_gradients
+        self._combines_steps = op == Adasum
+        self._scale_local = scale_local_gradients and not self._combines_steps
         self._local: set[int] = set()  # ids; the model keeps the variables alive
         self._pass = 0
         self._sums: list[Any] = []
@@ -101,6 +104,8 @@ class EagerStep:
             gradients, self._sums = self._sums, []
             if self._average_passes:
                 gradients = [None if one is None else one / self._passes for one in gradients]
+        if self._combines_steps:
+            return apply_and_combine(gradients, variables, apply, _read, self.reduce)
         return apply(self.reduce(gradients, variables))
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -145,6 +150,10 @@ class EagerStep:
         chosen = [[place.pop(id(v)) for v in group if id(v) in place] for group in self._groups]
         rest = list(place.values())
         return [group for group in [*chosen, rest] if group]
+
+
+def _read(variable: Any) -> Any:
+    return keras.ops.copy(keras.ops.stop_gradient(variable))
 
 
 def _check_groups(num_groups: int, groups: Any) -> int | Sequence[Sequence[Any]]:

@@ -7,6 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horoscale._core import UnsupportedError
+from horoscale.common.basics import Adasum
+from horoscale.keras.adasum import apply_and_combine
 from horoscale.keras.step import Apply
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
@@ -20,7 +23,11 @@ class GraphStep:
     ) -> None:
         """The options are GradientReduction's."""
         self._reduction = GradientReduction(groups=chosen_groups(num_groups, groups), **options)
-        self._aggregation = GradientAggregation(self._reduction, passes, average_passes)
+        self._combines_steps = options["op"] == Adasum
+        reduce = _as_they_are if self._combines_steps else self._reduction
+        self._aggregation = GradientAggregation(reduce, passes, average_passes)
+        if self._combines_steps:
+            self._reduction.scale_local_gradients = False
 
     def register_local(self, variables: Iterable[Any]) -> None:
         """Exclude the gradients of these variables from the reduction."""
@@ -34,4 +41,18 @@ class GraphStep:
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
         """Reduce the gradients, and `apply` them on the last pass of a step."""
         reduced = self._aggregation.reduce(gradients, variables)
-        return self._aggregation.apply(lambda: apply(reduced), reduced)
+        if not self._combines_steps:
+            return self._aggregation.apply(lambda: apply(reduced), reduced)
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise UnsupportedError("op=Adasum needs eager mode or tf.function, not a tf.Graph")
+        return self._aggregation.apply(
+            lambda: apply_and_combine(reduced, variables, apply, _read, self._reduction), reduced
+        )
+
+
+def _as_they_are(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    return list(gradients)
+
+
+def _read(variable: Any) -> tf.Tensor:
+    return tf.identity(tf.convert_to_tensor(variable))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from horoscale._core import UnsupportedError
+from horoscale.common.basics import Adasum
 from horoscale.keras.step import Step
 
 
@@ -17,6 +19,7 @@ class DistributedLegacy:
 
     _hvd_step: Step
     _hvd_passes: int
+    _hvd_op: int
 
     def register_local_var(self, variable: Any) -> None:
         """Exclude the gradient of this variable from the reduction."""
@@ -45,6 +48,11 @@ class DistributedLegacy:
 
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """Reduce the gradients over the ranks, for a LossScaleOptimizer around this one."""
+        if self._hvd_op == Adasum:
+            raise UnsupportedError(
+                "a LossScaleOptimizer around hvd.DistributedOptimizer() is not possible with "
+                "op=Adasum, which reduces the changes of variables"
+            )
         if self._hvd_passes > 1:
             raise ValueError(
                 "a LossScaleOptimizer around hvd.DistributedOptimizer() does not support "

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from horoscale.common.arguments import check_optimizer_op
-from horoscale.common.basics import Average
+from horoscale.common.basics import Adasum, Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.which_keras import IS_LEGACY, backend, keras
+from horoscale.keras.adasum import check_options
 from horoscale.keras.backend import make_step
 from horoscale.keras.compression import Compression
 from horoscale.keras.legacy_optimizer import DistributedLegacy
@@ -101,7 +101,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         gradient_predivide_factor: divide by it before the sum, and by the rest after it; with
             op=Average.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max or Product. With Adasum each rank applies its own
+            gradients, and what that changes the variables by is reduced by Adasum; `groups` and
+            16-bit compression have no effect then, and sparse gradients are not reduced.
         backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
             and the optimizer runs a step. Not with the JAX backend, where the
             gradient_accumulation_steps of the optimizer do the same.
@@ -110,16 +112,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
             variables, one list per group.
         process_set: the ranks that take part; others train on their own.
-        scale_local_gradients: divide the gradients of local variables by the number of ranks.
+        scale_local_gradients: divide the gradients of local variables by the number of ranks; not
+            with op=Adasum.
 
     Returns:
         The optimizer, with an additional method register_local_var(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
-        NotImplementedError: op=Adasum, or another combination that is not supported.
+        NotImplementedError: a combination that is not supported: gradient_predivide_factor without
+            op=Average; op=Adasum with lossy compression, a LossScaleOptimizer or use_ema.
     """
-    check_optimizer_op(op)
     if isinstance(optimizer, _Distributed | DistributedLegacy):
         raise ValueError("the optimizer is already a DistributedOptimizer")
     if not is_optimizer(optimizer):
@@ -141,6 +144,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
+    if op == Adasum:
+        check_options(optimizer, compression)
     cls = type(optimizer)
     # Under the plain class' name, which is what saved models then ask for.
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
@@ -148,6 +153,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer.__class__ = type(cls.__name__, (extension, cls), members)
     optimizer._hvd_step = step
     optimizer._hvd_passes = backward_passes_per_step
+    optimizer._hvd_op = op
     if backend() == "tensorflow" and not IS_LEGACY:
         _turn_off_xla()
     return optimizer

@@ -7,8 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoscale.tensorflow.gradients import GradientReduction
 from horoscale.tensorflow.variables import key_of
+
+# Takes gradients and their variables, and returns reduced gradients, such as a GradientReduction.
+Reduce = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
 
 
 class GradientAggregation:
@@ -18,7 +20,7 @@ class GradientAggregation:
     TensorFlow 1 graph. All ranks must call it equally often.
     """
 
-    def __init__(self, reduction: GradientReduction, passes: int, average: bool) -> None:
+    def __init__(self, reduction: Reduce, passes: int, average: bool) -> None:
         """`average`: divide the sums by the number of passes."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes} must be at least 1")

@@ -21,6 +21,7 @@ from tensorflow.python.ops import control_flow_util
 
 from horoscale._core import DataType, Encoding, ReduceOp, UnsupportedError
 from horoscale.common.arguments import (
+    SUMS,
     check_all_split,
     check_has_rows,
     check_reduction,
@@ -98,9 +99,14 @@ class Reduction(NamedTuple):
         }
 
     def check(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
+        """Raise UnsupportedError if it is not defined for one of the tensors."""
         for tensor in tensors:
             check_reduction(data_type(tensor.dtype), self.op)
+            if self.encoding.is_lossy and self.op not in SUMS and tensor.dtype.is_floating:
+                raise UnsupportedError(
+                    f"lossy compression is not possible with op={self.op.label}, only with "
+                    "op=Average or op=Sum"
+                )
 
 
 def data_type(dtype: tf.DType) -> DataType:

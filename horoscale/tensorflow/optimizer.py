@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoscale.common.arguments import check_optimizer_op
-from horoscale.common.basics import Average
+from horoscale._core import UnsupportedError
+from horoscale.common.basics import Adasum, Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.tensorflow.aggregation import GradientAggregation
 from horoscale.tensorflow.compression import AnyCompressor, Compression
@@ -92,7 +92,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
             and the optimizer runs a step.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max or Product; for optimizers of Keras also Adasum.
         gradient_predivide_factor: divide by it before the sum, and by the rest after it.
         average_aggregated_gradients: divide the sums by the number of passes.
         num_groups: an older name of `groups`, for a number.
@@ -107,9 +107,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
-        NotImplementedError: op=Adasum, or another combination that is not supported.
+        NotImplementedError: a combination that is not supported, such as op=Adasum for an optimizer
+            of tf.compat.v1.train.
     """
-    check_optimizer_op(op)
     from horoscale.keras import optimizer as of_keras  # which needs this package
 
     if of_keras.is_optimizer(optimizer):
@@ -133,6 +133,11 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         raise ValueError(
             "hvd.DistributedOptimizer() takes an optimizer of Keras or tf.compat.v1.train, not "
             f"{optimizer!r}"
+        )
+    if op == Adasum:
+        raise UnsupportedError(
+            "op=Adasum is not supported for optimizers of tf.compat.v1.train, only for those of "
+            "Keras"
         )
     reduction = GradientReduction(
         device_dense,

@@ -60,7 +60,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         device_sparse: the device of the operation for tf.IndexedSlices.
         compression: the compression of gradients.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
-        op: Average (the default), Sum, Min, Max or Product.
+        op: Average (the default), Sum, Min, Max, Product or Adasum.
         gradient_predivide_factor: divide by it before the sum, and by the rest after it.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
@@ -73,6 +73,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
+        NotImplementedError: gradient_predivide_factor without op=Average.
     """
     cls = type(gradtape)
     distributed: Any = type(cls.__name__, (_DistributedTape, cls), {"__module__": cls.__module__})

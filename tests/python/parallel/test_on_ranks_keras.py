@@ -35,6 +35,19 @@ def test_legacy_tensorflow_on_ranks() -> None:
     run(2, ["test_keras_legacy.py"], [], KERAS_BACKEND="tensorflow", TF_USE_LEGACY_KERAS="1")
 
 
+@pytest.mark.timeout(SECONDS + 30)
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [("tensorflow", 3), ("tensorflow-legacy", 2), ("torch", 3), ("jax", 2)]
+)
+def test_adasum_on_ranks(kind: str, ranks: int) -> None:
+    backend, _, legacy = kind.partition("-")
+    for package in ("keras", backend, *(["tf_keras"] if legacy else [])):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    environment = {"KERAS_BACKEND": backend} | ({"TF_USE_LEGACY_KERAS": "1"} if legacy else {})
+    run(ranks, ["test_keras_adasum.py"], [], **environment)
+
+
 def run(ranks: int, files: list[str], options: list[str], **environment: str) -> None:
     pytest_command = [
         *(sys.executable, "-m", "pytest", "-q", "--timeout=60", "-W", "default"),
