@@ -11,15 +11,15 @@ import numpy as np
 from horoscale._core import DataType
 from horoscale.mxnet.errors import InvalidArgumentError, UnsupportedError
 
-_DATA_TYPES: dict[Any, DataType] = {
-    np.float32: DataType.FLOAT32,
-    np.float64: DataType.FLOAT64,
-    np.float16: DataType.FLOAT16,
-    np.uint8: DataType.UINT8,
-    np.int8: DataType.INT8,
-    np.int32: DataType.INT32,
-    np.int64: DataType.INT64,
-    np.bool_: DataType.BOOL,
+_DATA_TYPES: dict[np.dtype[Any], DataType] = {
+    np.dtype(np.float32): DataType.FLOAT32,
+    np.dtype(np.float64): DataType.FLOAT64,
+    np.dtype(np.float16): DataType.FLOAT16,
+    np.dtype(np.uint8): DataType.UINT8,
+    np.dtype(np.int8): DataType.INT8,
+    np.dtype(np.int32): DataType.INT32,
+    np.dtype(np.int64): DataType.INT64,
+    np.dtype(np.bool_): DataType.BOOL,
     np.dtype([("bfloat16", np.uint16)]): DataType.BFLOAT16,
 }
 
@@ -49,7 +49,7 @@ def check_arrays(arrays: Sequence[Any]) -> list[Any]:
 
 def data_type(array: Any) -> DataType:
     """Return the runtime's name of an array's element type; raise UnsupportedError without one."""
-    known = _DATA_TYPES.get(array.dtype)
+    known = _DATA_TYPES.get(np.dtype(array.dtype))  # mx.nd has classes, mx.np has dtypes
     if known is None:
         raise UnsupportedError(f"arrays of {array.dtype} are not supported")
     return known
