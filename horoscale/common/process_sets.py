@@ -152,7 +152,13 @@ global_process_set = _make_global()
 
 _registered: dict[int, ProcessSet] = {}
 _dynamic = False
+_before_removal: list[Callable[[], None]] = []
 _at_removal: list[Callable[[int], None]] = []
+
+
+def before_removal(finish: Callable[[], None]) -> None:
+    """Call `finish` before remove_process_set(), which raises its exception."""
+    _before_removal.append(finish)
 
 
 def at_removal(forget: Callable[[int], None]) -> None:
@@ -235,6 +241,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         _need_dynamic("remove_process_set")
     if set_id is None or set_id == 0:
         set_id = _NO_SET
+    for finish in _before_removal:
+        finish()
     runtime.enqueue(
         OpKind.REMOVE_PROCESS_SET,
         name=REGISTRATION,

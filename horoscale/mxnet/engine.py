@@ -17,7 +17,7 @@ import mxnet as mx
 from horoscale._core import Request, Runtime, Signature
 from horoscale._core.request import Requests
 from horoscale.common import job
-from horoscale.common.process_sets import at_removal
+from horoscale.common.process_sets import at_removal, before_removal
 from horoscale.mxnet.errors import raised
 
 _LIBRARY = Path(__file__).with_name("libhoroscale_mxnet.so")
@@ -143,4 +143,5 @@ def _forget(process_set: int) -> None:
 
 job.at_start(_begin)
 job.before_end(_finish)
+before_removal(_finish)
 at_removal(_forget)
