@@ -142,7 +142,7 @@ def test_errors_name_the_axis_and_the_sizes(axis: par.Axis, need_ranks: None) ->
     ones = [1] * axis.size
     with pytest.raises(ValueError, match=r"scatter_to on axis tp: \(6, 4\) has no dimension 2"):
         par.scatter_to(x, axis, 2)
-    with pytest.raises(ValueError, match=r"dimension 0 of \(6, 4\) can't be divided into \[1, 1"):
+    with pytest.raises(ValueError, match=r"dimension 0 of \(6, 4\) cannot be divided into \[1, 1"):
         par.sequence_scatter(x[:6], axis, 0, [*ones[:-1], 1, 1])
     with pytest.raises(ValueError, match=r"gather_from on axis tp: rank \d has 6 of dimension 0"):
         par.gather_from(x, axis, 0, ones)
