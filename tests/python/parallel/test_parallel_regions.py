@@ -146,5 +146,5 @@ def test_errors_name_the_axis_and_the_sizes(axis: par.Axis, need_ranks: None) ->
         par.sequence_scatter(x[:6], axis, 0, [*ones[:-1], 1, 1])
     with pytest.raises(ValueError, match=r"gather_from on axis tp: rank \d has 6 of dimension 0"):
         par.gather_from(x, axis, 0, ones)
-    with pytest.raises(ValueError, match="all_to_all on axis tp: dimension 1 twice"):
+    with pytest.raises(ValueError, match="all_to_all on axis tp: dimension 1 is given as both"):
         par.all_to_all(x, axis, 1, -1)
