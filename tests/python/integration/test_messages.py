@@ -217,9 +217,11 @@ elif rank == 1:
     hvd.send(np.ones(1), 2)
     assert hvd.synchronize(among_others).all()
     hvd.send(np.ones(n), 0, tag=1)
+    hvd.send(np.ones(1), 2, tag=2)
 elif rank == 2:
     hvd.recv(np.zeros(1), 1)
     hvd.send(np.ones(n), 1, process_set=own)
+    hvd.recv(np.zeros(1), 1, tag=2)  # leaving sooner would fail rank 0's receive from any rank
 """
 
 # A batch on a set that has failed and on one that has not.
