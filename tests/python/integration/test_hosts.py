@@ -183,7 +183,7 @@ def test_an_interface_that_is_not_there_is_named() -> None:
     with NetworkHosts(2) as hosts:
         job = start_on(hosts, "1,1", "--network-interface", "eth7", sys.executable, "-c", program)
     assert job.returncode == 1
-    assert 'there is no network interface "eth7"' in job.stderr.splitlines()[-1]
+    assert 'no such network interface: "eth7"' in job.stderr.splitlines()[-1]
 
 
 SLOW = """
@@ -279,9 +279,9 @@ def test_containers_of_one_name_are_hosts() -> None:
         said = places_of(prefixes, f"{hosts.addresses[0]}:29500")
     places = ("0 2 2", "0 3 2", "1 2 2", "1 3 2", "2 3 1")
     assert [out for out, _ in said] == [f"{place} True\n" for place in places]
-    notice = 'rank 0 and rank {} give their hosts the same name, "node", but can\'t share memory'
+    notice = 'rank 0 and rank {} report the same host name, "node", but can\'t share memory'
     assert notice.format(1) in said[1][1]
-    assert [rank for rank, (_, err) in enumerate(said) if "same name" in err] == [1]
+    assert [rank for rank, (_, err) in enumerate(said) if "same host name" in err] == [1]
 
 
 def test_containers_with_one_network_share_memory() -> None:
