@@ -154,7 +154,7 @@ def test_nothing_is_imported_from_the_working_directory_with_p(place: Path, tmp_
     [
         (["report", "/nonexistent"], "there is no /nonexistent"),
         (["report", "EMPTY"], "has no timelines"),
-        (["merge", "OTHER"], "is no timeline of horoscale"),
+        (["merge", "OTHER"], "is not a timeline of horoscale"),
         (["report", "PLACE", "--step", "set 0: weights"], '"set 0: weights" does not come twice'),
     ],
 )
