@@ -307,7 +307,7 @@ $(BUILD)/release/.built: $(CPP_SOURCES) | $(VENV)/.tools
 
 $(BUILD)/arm64/.built: $(CPP_SOURCES) | $(VENV)/.tools
 	$(CONFIGURE) -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake $(RELEASE) -B $(@D)
-	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold unit_encoding
+	$(CMAKE) --build $(@D) -j $(JOBS) --target unit_fold unit_encoding unit_adasum
 	@touch $@
 
 # Fuzzers and tests share the instrumented code, which is compiled once.
