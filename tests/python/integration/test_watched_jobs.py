@@ -261,7 +261,11 @@ def _pid_of_rank(folder: Path) -> int:
         (["--status-port", "65536"], {}, b"expected a port"),
         (["--status-address", "::1"], {}, b"--status-address needs --status-port"),
         (["--status-port", "0", "--status-address", "node"], {}, b"expected an address of this"),
-        (["--status-port", "0"], {"HOROSCALE_STATUS_TOKEN": "short"}, b"less than 16 characters"),
+        (
+            ["--status-port", "0"],
+            {"HOROSCALE_STATUS_TOKEN": "short"},
+            b"must have at least 16 ASCII characters",
+        ),
         (["--status-port", "0", "--mpi"], {}, b"--status-port and --mpi cannot be combined"),
     ],
 )
@@ -285,7 +289,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
 def test_elsewhere_than_on_loopback_there_is_a_warning() -> None:
     job = run_launcher("-np", 1, "--status-port", 0, "--status-address", "0.0.0.0", "true")
     assert job.returncode == 0
-    assert b"warning: the status is served at 0.0.0.0, not encrypted" in job.stderr
+    assert b"warning: the status is served at 0.0.0.0 without encryption" in job.stderr
     assert f"http://{socket.gethostname()}:".encode() in job.stderr
 
 
