@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from horoscale._core import Encoding
+
+C = TypeVar("C")  # the base class of a framework's compressors
 
 # Of which so many are encoded together; see hs_encoding in the C header.
 _GROUP_ELEMENTS = 4096
@@ -78,6 +80,22 @@ def adaptive(error: float = 0.1) -> Encoded:
             f"adaptive({error!r}): an error is at least {_LEAST_ERROR} and at most {_MOST_ERROR}"
         )
     return Encoded(Encoding.adaptive(round(error * 10_000)), f"adaptive({error})")
+
+
+def divided(
+    compression: type[C] | Encoded, none: type[C], fp16: type[C], bf16: type[C]
+) -> tuple[Encoding, type[C]]:
+    """Return the encoding in which tensors travel, and the compressor that runs in Python.
+
+    `none`, `fp16` and `bf16` are the framework's classes that leave everything to the library.
+    """
+    if isinstance(compression, Encoded):
+        return compression.encoding, none
+    if compression is fp16:
+        return Encoding.FLOAT16, none
+    if compression is bf16:
+        return Encoding.BFLOAT16, none
+    return Encoding.NONE, compression
 
 
 @dataclass(frozen=True)

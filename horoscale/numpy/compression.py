@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from horoscale._core import Encoding
-from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, topk
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, divided, topk
 from horoscale.numpy.arrays import Array
 
 
@@ -81,10 +81,4 @@ AnyCompressor = type[NoneCompressor] | Encoded
 
 def divide(compression: AnyCompressor) -> tuple[Encoding, type[NoneCompressor]]:
     """Return the encoding in which arrays travel, and what is left to do in Python."""
-    if isinstance(compression, Encoded):
-        return compression.encoding, NoneCompressor
-    if compression is FP16Compressor:
-        return Encoding.FLOAT16, NoneCompressor
-    if compression is BF16Compressor:
-        return Encoding.BFLOAT16, NoneCompressor
-    return Encoding.NONE, compression
+    return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)

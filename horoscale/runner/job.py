@@ -115,7 +115,10 @@ class Job:
             for line in self._watching.begin():  # of which none is served: one has the token
                 self._console.put("stderr", f"{LAUNCHER}: {line}\n".encode())
         except OSError as error:
-            self.report = f"{LAUNCHER}: can't serve --status-port: {error}\n".encode()
+            self.report = (
+                f"{LAUNCHER}: can't serve --status-port: {error}; choose another port, or 0 for a "
+                "free one\n"
+            ).encode()
             return self._end(CANNOT_START)
         processes.become_subreaper()
         self._watch_signals()

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoscale._core import Encoding
-from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, topk
+from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, divided, topk
 
 
 class Compressor(ABC):
@@ -99,10 +99,4 @@ AnyCompressor = type[Compressor] | Encoded
 
 def divide(compression: AnyCompressor) -> tuple[Encoding, type[Compressor]]:
     """Return the encoding in which tensors travel, and what is left to do in Python."""
-    if isinstance(compression, Encoded):
-        return compression.encoding, NoneCompressor
-    if compression is FP16Compressor:
-        return Encoding.FLOAT16, NoneCompressor
-    if compression is BF16Compressor:
-        return Encoding.BFLOAT16, NoneCompressor
-    return Encoding.NONE, compression
+    return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)

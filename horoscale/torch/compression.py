@@ -20,6 +20,7 @@ from horoscale.common.compression import (
     Encoded,
     Selection,
     adaptive,
+    divided,
     selection,
     topk,
 )
@@ -121,16 +122,10 @@ def divide(
     is_on_gpu = any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors)
     if isinstance(compression, PowerSGD):
         raise ValueError(f"{compression!r} is for DistributedOptimizer alone")
+    if not is_on_gpu:
+        return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)
     if isinstance(compression, Encoded):
-        if is_on_gpu:
-            raise UnsupportedError(f"{compression!r} is for tensors in the host's memory")
-        return compression.encoding, NoneCompressor
-    if is_on_gpu:
-        return Encoding.NONE, compression
-    if compression is FP16Compressor:
-        return Encoding.FLOAT16, NoneCompressor
-    if compression is BF16Compressor:
-        return Encoding.BFLOAT16, NoneCompressor
+        raise UnsupportedError(f"{compression!r} is for tensors in the host's memory")
     return Encoding.NONE, compression
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_training import model, same_everywhere, train
 
 import horoscale.numpy as arrays
 import horoscale.torch as hvd
@@ -75,27 +76,6 @@ def check_half_precision() -> None:
         assert error < 0.3, (dtype, error)
 
 
-def model() -> torch.nn.Module:
-    """The same on all ranks."""
-    torch.manual_seed(1)
-    return torch.nn.Sequential(
-        torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 16)
-    )
-
-
-def train(optimizer: Any, network: torch.nn.Module, steps: int, seed: int = 0) -> float:
-    """Train on data of this rank's own; return the last loss."""
-    data = torch.Generator().manual_seed(seed + hvd.rank())
-    teacher = torch.randn(64, 16, generator=torch.Generator().manual_seed(99)) / 8
-    for _ in range(steps):
-        inputs = torch.randn(32, 64, generator=data)
-        optimizer.zero_grad()
-        loss = (network(inputs) - inputs @ teacher).square().mean()
-        loss.backward()
-        optimizer.step()
-    return float(hvd.allreduce(loss.detach()))
-
-
 def distributed(network: torch.nn.Module, compression: Any, **options: Any) -> Any:
     """An optimizer for it."""
     return hvd.DistributedOptimizer(
@@ -104,12 +84,6 @@ def distributed(network: torch.nn.Module, compression: Any, **options: Any) -> A
         compression=compression,
         **options,
     )
-
-
-def same_everywhere(network: torch.nn.Module) -> bool:
-    """Whether all ranks have the same weights, bit by bit."""
-    weights = torch.cat([one.detach().flatten() for one in network.parameters()])
-    return all(torch.equal(one, weights) for one in gathered(weights))
 
 
 def check_training() -> None:

@@ -284,6 +284,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         job = run_launcher("-np", 1, "--status-port", taken.getsockname()[1], "true")
     assert job.returncode == 2
     assert b"can't serve --status-port: " in job.stderr
+    assert b"choose another port" in job.stderr
 
 
 def test_elsewhere_than_on_loopback_there_is_a_warning() -> None:
