@@ -35,7 +35,7 @@ def allreduce(
         prescale_factor: each rank's values are multiplied by it before the reduction.
         postscale_factor: the result is multiplied by it.
         process_set: the ranks that take part.
-        op: instead of `average`: Average, Sum, Min, Max or Product.
+        op: instead of `average`: Average, Sum, Adasum, Min, Max or Product.
         compression: how hosts encode the data.
 
     Returns:

@@ -50,6 +50,8 @@ def reductions() -> None:
                 np.testing.assert_array_equal(average, expected.astype("int64") // hvd.size())
             assert hvd.allreduce_(given, op=hvd.Max, priority=3) is given
             np.testing.assert_array_equal(given.asnumpy(), values(hvd.size() - 1, size, dtype))
+    orthogonal = mx.nd.array(np.eye(hvd.size())[hvd.rank()])
+    assert hvd.allreduce(orthogonal, op=hvd.Adasum).asnumpy().tolist() == [1.0] * hvd.size()
 
 
 def groups() -> None:
