@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--compression",
-        choices=("none", "fp16", "bf16", "int8", "int4", "onebit"),
+        choices=("none", "fp16", "bf16", "int8", "int4", "onebit", "adaptive"),
         default="none",
         help="compression of gradients between hosts",
     )
@@ -133,6 +133,11 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(labels)
 
 
+def compressor_of(name: str):
+    """Return the compressor; the adaptive one takes the largest relative error as an argument."""
+    return hvd.Compression.adaptive() if name == "adaptive" else getattr(hvd.Compression, name)
+
+
 def main() -> None:
     arguments = parse_arguments()
     hvd.init()
@@ -145,7 +150,7 @@ def main() -> None:
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=getattr(hvd.Compression, arguments.compression),
+        compression=compressor_of(arguments.compression),
         sync_every=arguments.sync_every,
         outer_optimizer=outer_optimizer if arguments.diloco else None,
     )

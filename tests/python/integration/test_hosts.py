@@ -116,13 +116,13 @@ def test_every_operation(per_host: str, version: int) -> None:
     assert sorted(output.splitlines()) == expected
 
 
-def train_on(per_host: str, version: int) -> tuple[float, int]:
+def train_on(per_host: str, version: int, *options: str) -> tuple[float, int]:
     """The demo with so many ranks on each host: its accuracy, and how much went between hosts."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     demo = ROOT / "examples" / "torch_digits.py"
     with NetworkHosts(per_host.count(",") + 1, version=version) as hosts:
-        output = run_on(hosts, per_host, sys.executable, demo, "--epochs", DEMO_EPOCHS)
+        output = run_on(hosts, per_host, sys.executable, demo, "--epochs", DEMO_EPOCHS, *options)
     accuracy = re.search(r"accuracy (0\.\d+)", output)
     sent = re.search(r"([\d,]+) bytes went between hosts", output)
     assert accuracy is not None, output
@@ -140,6 +140,13 @@ def test_training() -> None:
     assert sent_on_one == 0
     least = 2 * (3 - 1) * 4 * DEMO_PARAMETERS * DEMO_STEPS
     assert least <= sent <= 1.05 * least  # initial values are sent too
+
+
+def test_training_with_adaptive_compression() -> None:
+    """The demo learns as well; how much is compressed depends on the machine."""
+    accuracy, sent = train_on("1,1", 4, "--compression", "adaptive")
+    assert accuracy >= 0.94
+    assert 0 < sent <= 1.05 * 2 * 4 * DEMO_PARAMETERS * DEMO_STEPS
 
 
 # What has left the host through each of its links; the job's data is 4 MiB from each.
