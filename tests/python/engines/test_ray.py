@@ -120,9 +120,10 @@ def test_a_rank_that_is_killed_is_named_by_the_survivors(executor: RayExecutor) 
         hvd.init()
         hvd.allreduce(np.ones(3), name="first")
         began = max(hvd.allgather_object(time.time(), name="clocks"))
-        if hvd.rank() == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
         try:
+            hvd.barrier()  # all have the clocks
+            if hvd.rank() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
             while True:
                 hvd.allreduce(np.ones(3), name="loss")
         except hvd.HorovodInternalError as error:

@@ -146,11 +146,11 @@ def killed(config: dict[str, Any]) -> None:
     import horoscale.numpy as hvd
 
     hvd.init()
-    hvd.allreduce(np.ones(3), name="first")
-    if hvd.rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     began = time.time()
     try:
+        hvd.allreduce(np.ones(3), name="first")
+        if hvd.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         while True:
             hvd.allreduce(np.ones(3), name="loss")
     except hvd.HorovodInternalError as error:

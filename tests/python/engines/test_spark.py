@@ -108,9 +108,10 @@ def kill_rank_2(folder: Path) -> None:
 
     hvd.init()
     began = hvd.allgather_object(time.time(), name="clocks")
-    if hvd.rank() == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
+        hvd.barrier()  # all have the clocks
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(1000):
             hvd.allreduce(np.ones(4), name="loss")
     except hvd.HorovodInternalError as error:
