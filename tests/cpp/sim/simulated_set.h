@@ -100,7 +100,7 @@ class SimulatedSet {
   std::string Fingerprint(uint32_t member, const Action& action) const;
   void End(uint32_t member, Token token);
 
-  struct Published {  // by one TakePlan()
+  struct Published {    // by one TakePlan()
     uint64_t executed;  // the last entry that had been executed by then
     uint64_t last;
   };
@@ -115,7 +115,7 @@ class SimulatedSet {
   std::vector<Epoch> epochs_;
   bool joins_;
   Random& random_;
-  const bool blocks_;  // members block in each operation
+  const bool blocks_;                  // members block in each operation
   const int posts_percent_;            // of what may be posted
   const std::vector<uint32_t> hosts_;  // of the members; empty: one
   const ReportTree tree_;
