@@ -21,7 +21,7 @@ TEST(MpiLauncherTest, LaunchersAreKnownByTheirVariables) {
   EXPECT_EQ(open_mpi->size, 4);
   EXPECT_EQ(open_mpi->variable, "OMPI_COMM_WORLD_SIZE");
   EXPECT_EQ(Find({{"PMI_SIZE", "1"}})->size, 1);
-  // mpirun inside of a Slurm step
+  // mpirun within a Slurm step
   EXPECT_EQ(Find({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "8"}})->size, 8);
 }
 
