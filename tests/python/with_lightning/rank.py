@@ -1,7 +1,7 @@
-"""What a rank of test_lightning.py does: it trains in each way that it is told.
+"""A rank of test_lightning.py: it trains in each of the given ways.
 
 python rank.py FOLDER STRATEGY WAY... with the strategy horoscale, gloo (DDP over Gloo) or itself
-(the Trainer starts the ranks). Every rank leaves a file with what it has learnt in the folder.
+(the Trainer starts the ranks). Every rank writes its results to a file in the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUIET: dict[str, Any] = {
 
 
 class Network(lightning.LightningModule):
-    """A small perceptron, whose task is to add up."""
+    """A small perceptron, which learns to add."""
 
     def __init__(self, layer: nn.Module | None = None) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def resumed(strategy: Any, folder: Path) -> Any:
 
 
 def normalised(strategy: Any, folder: Path) -> Any:
-    """Normalise batches over the ranks, and give the user's own layers back."""
+    """Normalize batches over the ranks, and restore the user's layers."""
     _, network = fit(strategy, Network(nn.BatchNorm1d(16)), sync_batchnorm=True)
     layer = network.layers[1]
     assert type(layer) is nn.BatchNorm1d
@@ -127,7 +127,7 @@ def normalised(strategy: Any, folder: Path) -> Any:
 
 
 def logged(strategy: Any, folder: Path) -> Any:
-    """Log the runtime's counters: rank 0 does."""
+    """Log the runtime's counters, on rank 0."""
     logger = CSVLogger(folder / f"logs.{hvd.rank()}", name="", version="")
     callback = horoscale.lightning.RuntimeMetrics(every_n_steps=2)
     fit(strategy, callbacks=[callback], logger=logger, log_every_n_steps=1)
