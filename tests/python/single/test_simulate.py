@@ -70,7 +70,7 @@ def test_patience_bounds_what_a_late_rank_holds_up() -> None:
 
 def test_bytes_take_their_time() -> None:
     (cold,) = steps(5, count=1, link_seconds=0.0, message_seconds=0.0, bytes_per_second=1e6)
-    assert cold.seconds == pytest.approx(cold.bytes / 1e6, rel=0.6)  # both directions partly overlap
+    assert cold.seconds == pytest.approx(cold.bytes / 1e6, rel=0.6)  # both directions overlap
 
 
 def test_one_member_stands_for_all_that_behave_alike() -> None:
