@@ -109,7 +109,7 @@ struct Part {
   std::vector<uint32_t> holders;
   std::vector<ElementStream> shares;  // of the cluster's members
   size_t own = 0;                     // index in the cluster
-  bool is_first = false;              // what it has is its input
+  bool is_first = false;              // its values are its input
 
   const ElementStream& share() const { return shares[own]; }
 };

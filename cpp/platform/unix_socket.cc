@@ -56,7 +56,7 @@ Status ConnectBlocking(int fd, const Address& address, const std::string& peer,
   while (true) {
     const timespec left = ToTimespec(deadline.SecondsLeft());
     timeval timeout{left.tv_sec, left.tv_nsec / 1000};
-    if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // zero means for ever
+    if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // zero means no limit
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
     if (connect(fd, address.get(), address.length) == 0) return Status::Ok();
     if (errno == EAGAIN && deadline.Passed()) {

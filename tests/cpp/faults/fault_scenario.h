@@ -98,7 +98,7 @@ class FaultScenario {
   uint64_t num_messages_ = 0;
   bool leaving_;  // ranks leave as soon as they can; false: only once no rank makes progress
   std::shared_ptr<InprocFabric> fabric_;
-  std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration
+  std::vector<std::vector<int>> sets_;  // besides the global one, in registration order
   std::vector<Plan> plans_;
   std::vector<Rank> ranks_;
 };

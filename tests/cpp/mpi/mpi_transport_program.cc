@@ -50,7 +50,7 @@ class Inbox : public TransportSink {
   }
   std::map<int, std::vector<std::pair<FrameHeader, std::vector<std::byte>>>> frames;
   std::map<int, uint32_t> meetings;  // sent by Meet()
-  std::map<int, size_t> lost;        // how many frames had come
+  std::map<int, size_t> lost;        // the number of its frames by then
 };
 
 class Rank {

@@ -114,7 +114,7 @@ def pipeline(phase: str) -> None:
 
 def as_rank(library: Callable[[str], None], phase: str, rank: int) -> None:
     """Train until an error is raised, and record it."""
-    signal.alarm(PATIENCE_S)  # whoever hangs ends by this signal
+    signal.alarm(PATIENCE_S)  # ends ranks that hang
     case = f"{library.__name__} {phase}"
     dist.init_process_group(
         "horoscale", init_method=f"file://{FOLDER}/{case}", rank=rank, world_size=SIZE

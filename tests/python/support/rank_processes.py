@@ -43,9 +43,9 @@ class RankProcesses:
     ) -> None:
         """Start `program` with its temporary files and its own in `folder`.
 
-        `variables` is the environment that all ranks get beside a job's own; some have more of it
-        by number (`variables_of`), or their standard error in a file (`stderr_of`). `host_of` says
-        where each rank is among the `hosts`.
+        `variables` is the environment of all ranks, besides a job's own. By rank, `variables_of`
+        adds more, `stderr_of` redirects standard error to a file, and `host_of` is the index of
+        its host in `hosts`.
         """
         self.secret = secrets.token_hex(16)
         self._hosts = hosts

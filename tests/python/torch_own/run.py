@@ -105,7 +105,7 @@ def define(asked: str, backend: str) -> type[unittest.TestCase]:
         def setUp(self) -> None:
             super().setUp()
             sys.modules[MODULE] = module  # pickle looks up classes there
-            dist.init_process_group = init  # whatever backend the test was told
+            dist.init_process_group = init  # whatever backend the test knows of
             # Forked processes have imported PyTorch.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 

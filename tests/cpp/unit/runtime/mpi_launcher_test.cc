@@ -28,7 +28,7 @@ TEST(MpiLauncherTest, LaunchersAreKnownByTheirVariables) {
 TEST(MpiLauncherTest, WhatIsNoLauncher) {
   EXPECT_FALSE(Find({}));
   EXPECT_FALSE(Find({{"SLURM_NTASKS", "4"}}));          // a batch script
-  EXPECT_FALSE(Find({{"SLURM_STEP_NUM_TASKS", "1"}}));  // says nothing of MPI
+  EXPECT_FALSE(Find({{"SLURM_STEP_NUM_TASKS", "1"}}));  // does not mention MPI
   EXPECT_FALSE(Find({{"PMI_SIZE", "many"}}));
   EXPECT_FALSE(Find({{"OMPI_COMM_WORLD_SIZE", "0"}}));
 }

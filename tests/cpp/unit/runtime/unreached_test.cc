@@ -29,7 +29,7 @@ class FaultyTransport final : public RelayedTransport {
  public:
   struct Faults {
     std::vector<int> undelivered;  // ranks without all data at the end
-    Goodbye goodbye;               // that was said
+    Goodbye goodbye;               // the goodbye sent
     std::atomic<int> unreached{-1};
   };
   FaultyTransport(std::unique_ptr<Transport> inner, Faults& faults)

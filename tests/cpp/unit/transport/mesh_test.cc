@@ -174,7 +174,7 @@ TEST(MeshTest, StrangersDoNoHarm) {
     const std::string name = published.get();
     const Deadline deadline = Deadline::After(kPatience);
     for (int i = 0; i < 3; ++i) {
-      strangers.push_back(ConnectUnix(name, deadline).TakeValue());  // and says nothing
+      strangers.push_back(ConnectUnix(name, deadline).TakeValue());  // and sends nothing
       ByteStream garbage = ConnectUnix(name, deadline).TakeValue();
       const std::vector<std::byte> noise(1000, std::byte{0x5a});
       ASSERT_TRUE(garbage.SendAll(noise, deadline).ok());

@@ -258,7 +258,7 @@ TEST(TcpMeshTest, StrangersDoNoHarm) {
     const uint16_t port = PlacesIn(published.get()).at(0).port;
     const Deadline deadline = Deadline::After(kPatience);
     for (int i = 0; i < 3; ++i) {
-      strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // says nothing
+      strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // sends nothing
       ByteStream garbage = ConnectTcp("127.0.0.1", port, deadline).TakeValue();
       ASSERT_TRUE(garbage.SendAll(std::vector<std::byte>(1000, std::byte{0x5a}), deadline).ok());
       strangers.push_back(std::move(garbage));
