@@ -303,8 +303,8 @@ class Allgather : public CountedLoop {
   int64_t groups_ = 1;               // of members, which publish in different chunks
   uint32_t group_members_ = 0;       // of one
   int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
-  std::vector<SegmentMap> streams_;  // of the results, then
-  std::vector<std::byte*> places_;   // of the results, then
+  std::vector<SegmentMap> streams_;  // by member, once the counts are known
+  std::vector<std::byte*> places_;   // of the results, once the counts are known
   Pipeline pipeline_;                // of the rounds after the counts
   std::vector<Exchange::Extent> extents_;
   struct Received {

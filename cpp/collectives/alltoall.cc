@@ -219,7 +219,7 @@ class Alltoall : public RoundLoop {
   std::vector<PlacedAnnouncement> received_;  // from each member
   std::vector<Exchange::Extent> extents_;
   bool laid_out_ = false;
-  std::byte* out_ = nullptr;  // position in the result
+  std::byte* out_ = nullptr;  // the result's memory, once laid out
   int64_t copied_ = 0;        // of the member's own part
 };
 

@@ -152,8 +152,7 @@ class HostsReducescatter : public FoldLoop {
   const uint32_t host_;                    // of this member
   const std::vector<uint32_t>& locals_;    // its members
   std::vector<uint32_t> representatives_;  // of this member, by host
-  std::vector<uint32_t>
-      owners_;  // with any rows, by group and by their representative on this host
+  std::vector<uint32_t> owners_;           // of rows, by group and representative on this host
   // Offset in a chunk of the piece of each owner's stream; for partials, equal on all hosts.
   std::vector<int64_t> contribution_place_;
   std::vector<int64_t> partial_place_;

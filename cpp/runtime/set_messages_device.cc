@@ -77,7 +77,7 @@ void SetMessages::Deliver(const OperationPtr& operation) {
   if (!copied.ok()) return End(operation, copied.status());
   message.at_device = true;
   place.finished = copied.TakeValue();
-  pending_.emplace(operation->token, operation);  // End() removes it after a failure
+  pending_.emplace(operation->token, operation);  // a failure may have removed it
   at_device_.push_back(operation);
   place.launched.store(true);
   launched_();

@@ -23,7 +23,7 @@ Finish = Callable[[], None]  # waits for the started message, and checks it
 DTYPES = ("uint8", "int16", "int64", "float16", "float32", "float64", "complex64", "bool")
 EAGER_BYTES = 16 << 10
 PIECE_BYTES = 1 << 20
-TAGS = (0, 1, 2**62 - 1)  # reused names
+TAGS = (0, 1, 2**62 - 1)  # reused
 FIRST_TAG_OF_ITS_OWN = 1000
 
 

@@ -38,7 +38,7 @@ print(hvd.allreduce(np.arange(1000) + hvd.rank(), op=hvd.Sum).tolist() == list(r
 """
 FLOOD = 10_000
 PREFIX = "init0/"  # of the keys in the store
-HOW = b"\x01"  # authenticates the following
+HOW = b"\x01"  # the following bytes are authenticated
 HELLO = b"HOROAUTH" + (2).to_bytes(4, "little") + HOW
 HELLO_BYTES = len(HELLO) + 32
 

@@ -231,7 +231,7 @@ def test_grouped_allgather_uneven(name: str) -> None:
 def test_asynchronous(name: str) -> None:
     own = torch.ones(3, requires_grad=True)
     handle = hvd.allreduce_async(own, op=hvd.Sum, name=name)
-    with torch.no_grad():  # the call at the start counts
+    with torch.no_grad():  # the mode at the start of the operation counts
         result = hvd.synchronize(handle)
     result.sum().backward()
     check(own.grad, torch.full((3,), float(hvd.size())))

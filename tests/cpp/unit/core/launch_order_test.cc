@@ -224,7 +224,7 @@ TEST(LaunchOrder, TellsWhatIsNextTogether) {
   EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102}));
   ASSERT_TRUE(order.Agree(1, {103, 3}).ok());
   ASSERT_TRUE(order.Agree(1, {104, 5}).ok());
-  EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102, 103}));  // set 2 is next
+  EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102, 103}));  // then set 2
   EXPECT_EQ(order.NextOf(2, kMessages), std::vector<uint64_t>());
   EXPECT_EQ(order.NextOf(1, 102), std::vector<uint64_t>());  // another operation is first
   order.RemoveSet(2);

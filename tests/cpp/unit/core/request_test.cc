@@ -78,7 +78,7 @@ TEST(Signature, AMismatchNamesTheFieldThatDiffers) {
                             OpKind::kAddProcessSet, OpKind::kRemoveProcessSet}) {
     Signature plain = Allreduce({2});
     plain.kind = kind;
-    plain.reduce_op = ReduceOp::kAdasum;  // the only kind with a start level
+    plain.reduce_op = ReduceOp::kAdasum;  // the only operator with a start level
     const std::vector<Signature> changed = ChangedInOneField(plain);
     texts.resize(changed.size());
     for (size_t i = 0; i < changed.size(); ++i) {
