@@ -25,8 +25,8 @@
 namespace horoscale {
 namespace {
 
-// Announces where this member's rows of each item are, as two words, and whether it can read
-// private memory; empty if members can't access each other's memory.
+// The announcement of where this member's rows of each item are, as two words, and whether it can
+// read private memory; empty if members can't access each other's memory.
 std::vector<int64_t> SayPlaces(const Exchange& exchange, const std::vector<AllgatherItem>& items) {
   if (items.empty() || !HasReachableMemory(exchange)) return {};
   std::vector<Input> inputs;

@@ -1,5 +1,5 @@
-/* Faults at exact moments, without changes to the code under test: a shim that is preloaded into the
- * victim (LD_PRELOAD).
+/* Faults at exact moments, without changes to the code under test: a shim that is preloaded into
+ * the victim (LD_PRELOAD).
  *
  * FAULT_CALL    the call before whose first execution the fault happens: connect (over IP: to the
  *               rendezvous), link (the handshake of a link: sendmsg() with descriptors; over IP
