@@ -237,7 +237,7 @@ TEST_F(OneRank, AnOperationThatIsNotDoneHasNoOutput) {
   ASSERT_EQ(hs_wait(handle, kDeadlineSeconds), HS_OK);
   void* output = nullptr;
   size_t bytes = 0;
-  EXPECT_EQ(hs_output(handle, 0, &output, &bytes), HS_INVALID_ARGUMENT);  // it was moved to `out`
+  EXPECT_EQ(hs_output(handle, 0, &output, &bytes), HS_INVALID_ARGUMENT);  // it was written to `out`
   hs_handle_free(handle);
 }
 
