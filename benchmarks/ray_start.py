@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WARM, STEPS = 5, 60
+WARM, STEPS = 50, 2000  # for some seconds, as Ray still starts processes of its own during the first steps
 
 
 def loop(average: Callable, model, optimizer) -> tuple[float, float]:
