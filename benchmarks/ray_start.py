@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WARM, STEPS = 50, 2000  # for some seconds, as Ray still starts processes of its own during the first steps
+# Several seconds: Ray starts further processes during the first steps.
+WARM, STEPS = 50, 2000
 
 
 def loop(average: Callable, model, optimizer) -> tuple[float, float]:
