@@ -1,4 +1,4 @@
-"""The residuals of a process set, as optimizers save and load them."""
+"""The residuals of a process set, in the form that optimizers save and load."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ RESIDUALS = "horoscale_residuals"  # the key in a state_dict
 
 @dataclass(frozen=True)
 class Residuals:
-    """What lossy encodings of a process set's tensors still have to send, on this rank."""
+    """This rank's errors of lossy encodings, which a process set's tensors still have to send."""
 
     selection: Selection
     process_set: ProcessSet
 
     @property
     def are_kept(self) -> bool:
-        """Whether there may be any: an encoding is lossy, and this rank takes part."""
+        """Whether residuals can exist: an encoding is lossy, and this rank is in the set."""
         return self.selection.is_lossy and is_initialized() and bool(self.process_set.included())
 
     def save(self) -> torch.Tensor | None:
-        """Return them as uint8 of shape (bytes,); None if none are kept."""
+        """Return the residuals as uint8 of shape (bytes,), or None if none are kept."""
         if not self.are_kept:
             return None
         saved = current_runtime().save_residuals(set_id(self.process_set))
         return torch.frombuffer(bytearray(saved), dtype=torch.uint8)
 
     def load(self, saved: torch.Tensor | None) -> None:
-        """Restore them if they are this rank's of the same process set; otherwise reset them."""
+        """Restore residuals that belong to this rank of the same set, or else reset them."""
         runtime = current_runtime()
         process_set = set_id(self.process_set)
         if saved is None or not runtime.load_residuals(process_set, saved.cpu().numpy().tobytes()):
