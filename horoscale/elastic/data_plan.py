@@ -35,7 +35,7 @@ class DataPlan:
         plan = hvd.elastic.DataPlan(len(samples), batch_size=32)
         state = hvd.elastic.ObjectState(plan=plan)
 
-        for share in plan:  # what is left of the epoch
+        for share in plan:  # the rest of the epoch
             loss = loss_sum(model, samples[share.indices]) * hvd.size() / share.total
             ...
             state.commit()

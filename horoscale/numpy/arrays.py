@@ -98,7 +98,7 @@ def gathered_arg(array: Array, out: Array | None) -> TensorArg:
     """Describe the input of an operation whose result may have any number of rows."""
     if out is None:
         return tensor_arg(array)
-    # An empty array may have a null address, but the library needs another one. It writes nothing
+    # An empty array may have a null address, but the library needs a nonzero one. It writes nothing
     # there.
     return tensor_arg(array, out)._replace(out_ptr=address(out) or 1, out_rows=out.shape[0])
 

@@ -219,7 +219,7 @@ def allgather(
             process_set,
             priority,
         )
-        # An empty array may have a null address, but the library needs another one. It writes
+        # An empty array may have a null address, but the library needs a nonzero one. It writes
         # nothing there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
@@ -407,7 +407,7 @@ def alltoall(
             process_set,
             priority,
         )
-        # An empty array may have a null address, but the library needs another one. It writes
+        # An empty array may have a null address, but the library needs a nonzero one. It writes
         # nothing there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out

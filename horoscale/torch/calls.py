@@ -33,7 +33,7 @@ def is_followed(tensor: torch.Tensor) -> bool:
 def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
     """Run an operation on the memory of two plain tensors."""
     address = source.data_ptr()
-    # An empty tensor has a null address, but the library needs another one. It writes nothing
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
     # there.
     if source is target:
         template.run(address, address or 1, source.untyped_storage())

@@ -60,7 +60,7 @@ class Residuals:
             _loss_scales[process_set] = loss_scale
 
     def rescale(self, loss_scale: float) -> None:
-        """Scale them from the current loss scale to another one."""
+        """Scale the residuals from the current loss scale to another one."""
         process_set = set_id(self.process_set)
         current_runtime().scale_residuals(process_set, loss_scale / self.loss_scale)
         _loss_scales[process_set] = loss_scale

@@ -188,7 +188,7 @@ def gathered_argument(source: torch.Tensor, out: torch.Tensor | None) -> TensorA
     described = argument(source, None)
     if out is None or not out.is_cpu:
         return described
-    # An empty tensor has a null address, but the library needs another one. It writes nothing
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
     # there.
     return described._replace(out_ptr=out.data_ptr() or 1, out_rows=out.shape[0])
 

@@ -60,7 +60,7 @@ def argument(source: torch.Tensor, target: torch.Tensor | None = None) -> Tensor
     described = TensorArg(source.data_ptr(), 0, data_type(source.dtype), (source.numel(),))
     if target is None:
         return described
-    # An empty tensor has a null address, but the library needs another one. It writes nothing
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
     # there.
     return described._replace(out_ptr=target.data_ptr() or 1, out_rows=target.numel())
 
