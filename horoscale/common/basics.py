@@ -238,7 +238,7 @@ def stop_timeline() -> None:
 
 
 def metrics() -> dict[str, Any]:
-    """Return this rank's counters and timings. Raises ValueError before hvd.init()."""
+    """Return this rank's counters and timings, by process set. Raises ValueError before init()."""
     return current_runtime().metrics()
 
 

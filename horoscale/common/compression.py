@@ -23,7 +23,7 @@ _GROUP_ELEMENTS = 4096
 _LEAST_ERROR = 0.0001
 _MOST_ERROR = 6
 
-# Smaller parameters gain little and lose most: biases, and the gains of norms.
+# Smaller parameters gain nothing and lose most: biases, and the gains of norms.
 _SMALLEST = 1024
 
 # Names of embeddings, most of whose rows have no gradient in a step.

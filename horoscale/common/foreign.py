@@ -134,7 +134,7 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
-    encrypt = switch("ENCRYPT")  # raises on all ranks, before any of them waits
+    encrypt = switch("ENCRYPT")  # if invalid, raises on all ranks before any of them waits
     job, given = _job(ranks), job_secret()
     secret = hmac.new(given.encode(), job.encode(), "sha256").hexdigest() if given else None
     if not one_host and encrypt and not secret:

@@ -1,4 +1,4 @@
-"""DataPlan: processes each sample of an epoch exactly once, even if the ranks change."""
+"""DataPlan: assigns each sample of an epoch to a rank exactly once, even if the ranks change."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def balance(
 
 
 class Balance:
-    """The batch sizes chosen by balance()."""
+    """The adaptive batch sizes returned by balance()."""
 
     def __init__(self, batch_size: int, *, most: int | None, every: int, hysteresis: float) -> None:
         """Start with equal sizes."""

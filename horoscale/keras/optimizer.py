@@ -100,7 +100,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         compression: the compression of gradients: Compression.none, .fp16 or .bf16.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
-            size() / factor after it.
+            (number of ranks) / factor after it.
         op: Average (the default), Sum, Min, Max or Product. With Adasum, each rank applies its
             local gradients, and the resulting updates of the variables are reduced by Adasum.
             `groups` and 16-bit compression then have no effect, and sparse gradients are not

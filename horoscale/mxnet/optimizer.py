@@ -46,7 +46,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         Args:
             optimizer: an mx.optimizer.Optimizer. Its rescale_grad applies to one rank's batch.
             gradient_predivide_factor: gradients are divided by this factor before the sum over the
-                ranks, and by size() / factor after it.
+                ranks, and by (number of ranks) / factor after it.
             num_groups: the number of groups of gradients that are reduced together. 0: one by one.
             process_set: the ranks that take part.
 

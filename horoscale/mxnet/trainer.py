@@ -42,7 +42,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             optimizer_params: the optimizer's arguments if its name is given.
             compression: how gradients between hosts are encoded.
             gradient_predivide_factor: gradients are divided by this factor before the sum over the
-                ranks, and by size() / factor after it.
+                ranks, and by (number of ranks) / factor after it.
             prefix: a prefix for the names of the reductions, to distinguish trainers that step
                 concurrently.
             num_groups: the number of groups of gradients that are reduced together. 0: one by one.

@@ -301,7 +301,7 @@ def _double_of(bits: int) -> float:
 
 
 def gradient_of(name: str) -> Callable[[Gradient], Gradient]:
-    """Register a function as the gradient of an op, for each kernel library in use."""
+    """Register a function as the gradient of an op, for each possible kernel library."""
 
     def register(gradient: Gradient) -> Gradient:
         for prefix in loader.PREFIXES:

@@ -33,7 +33,7 @@ class GradientReduction:
         device_dense, device_sparse, compression, op, process_set: as for hvd.allreduce().
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
-            size() / factor after it.
+            (number of ranks) / factor after it.
         groups: the number of groups with about equally many gradients, each reduced all or nothing;
             or a list of lists of variables, one per group. Other variables are reduced separately.
             None or 0: all are reduced separately.

@@ -95,7 +95,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
             and the optimizer runs a step.
         op: Average (the default), Sum, Min, Max or Product; for Keras optimizers also Adasum.
         gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
-            size() / factor after it.
+            (number of ranks) / factor after it.
         average_aggregated_gradients: divide the sums by the number of passes.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of

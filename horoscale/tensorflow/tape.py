@@ -62,7 +62,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         op: Average (the default), Sum, Min, Max, Product or Adasum.
         gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
-            size() / factor after it.
+            (number of ranks) / factor after it.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
             variables, one list per group.

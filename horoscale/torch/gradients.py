@@ -142,7 +142,7 @@ class Gradient:
         self.parameter.grad = result
 
     def has_values(self) -> bool:
-        """Return whether `.grad` exists and is not all zeros. Reads all of it in that case."""
+        """Return whether `.grad` exists and is not all zeros. Reads all of it if it is zero."""
         gradient = self.parameter.grad
         if gradient is None:
             return False

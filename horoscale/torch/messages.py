@@ -1,9 +1,9 @@
 """Point-to-point messages of tensors: send, recv and their variants.
 
 Autograd records blocking calls whose tensor requires a gradient. The gradient of a received tensor
-returns to its sender as a message with the same tag, in a separate channel. These messages are only
-waited for at the end of the backward pass. Otherwise, ranks that have sent to each other would
-deadlock.
+returns to its sender as a message with the same tag, in a separate channel. A rank waits for the
+gradients that it sends only at the end of the backward pass. Otherwise, ranks that have sent to
+each other would deadlock.
 """
 
 from __future__ import annotations

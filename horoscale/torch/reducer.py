@@ -263,9 +263,10 @@ class GradientReducer:
     def _agree_on_layouts(self) -> None:
         """Agree with the other ranks on which gradients are sparse.
 
-        A rank without a gradient sends zeros, which must be sparse if the gradient is sparse on
-        other ranks. The agreement is repeated until each gradient has existed on some rank. A rank
-        that has had all of them does not wait for the others, unless it leaves the job.
+        A rank that has never had a gradient sends zeros, which must be sparse if the gradient is
+        sparse on other ranks. The agreement is repeated until each gradient has existed on some
+        rank. A rank that has had all of them does not wait for the others, unless it leaves the
+        job.
         """
         gradients = [gradient for group in self.groups for gradient in group.gradients]
         for gradient in gradients:

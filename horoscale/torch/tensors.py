@@ -44,7 +44,7 @@ def data_type(dtype: torch.dtype) -> DataType:
 
 
 def dtype_of(number: int) -> torch.dtype:
-    """Return the dtype whose number in data_type() this is."""
+    """Return the dtype with this number: the inverse of data_type()."""
     return _DTYPES[number]
 
 
