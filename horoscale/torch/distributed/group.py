@@ -66,7 +66,7 @@ class HoroscaleProcessGroup(NamedGroup):
         self._lent: deque[Work] = deque(maxlen=_LENT)
         self._barriers = monitored.numbers_of_group(self._set_id)
         self._closed: str | None = None
-        self._was_late = False  # an operation, which others may never start
+        self._was_late = False  # an operation timed out; others may never start it
         sets.groups[self._set_id] = self
 
     # Properties.
