@@ -1,4 +1,4 @@
-"""The residuals of a process set, as optimizers save and load them."""
+"""The residuals of a process set, in the form that optimizers save and load."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ at_removal(_forget_loss_scale)
 
 @dataclass(frozen=True)
 class Residuals:
-    """The parts of a process set's tensors that lossy encodings have not sent yet, on this rank."""
+    """This rank's errors of lossy encodings, which a process set's tensors still have to send."""
 
     selection: Selection
     process_set: ProcessSet
 
     @property
     def are_kept(self) -> bool:
-        """Whether there may be any: an encoding is lossy, and this rank is a member."""
+        """Whether residuals can exist: an encoding is lossy, and this rank is in the set."""
         return self.selection.is_lossy and is_initialized() and bool(self.process_set.included())
 
     @property
@@ -44,14 +44,14 @@ class Residuals:
         return _loss_scales.get(set_id(self.process_set), 1.0)
 
     def save(self) -> torch.Tensor | None:
-        """Return them as uint8 of shape (bytes,); None if none are kept."""
+        """Return the residuals as uint8 of shape (bytes,), or None if none are kept."""
         if not self.are_kept:
             return None
         saved = current_runtime().save_residuals(set_id(self.process_set))
         return torch.frombuffer(bytearray(saved), dtype=torch.uint8)
 
     def load(self, saved: torch.Tensor | None, loss_scale: float | None = None) -> None:
-        """Restore them if they are this rank's of the same process set; otherwise reset them."""
+        """Restore residuals that belong to this rank of the same set, or else reset them."""
         runtime = current_runtime()
         process_set = set_id(self.process_set)
         if saved is None or not runtime.load_residuals(process_set, saved.cpu().numpy().tobytes()):
@@ -60,7 +60,7 @@ class Residuals:
             _loss_scales[process_set] = loss_scale
 
     def rescale(self, loss_scale: float) -> None:
-        """Scale them from the current loss scale to another one."""
+        """Scale the residuals from the current loss scale to another one."""
         process_set = set_id(self.process_set)
         current_runtime().scale_residuals(process_set, loss_scale / self.loss_scale)
         _loss_scales[process_set] = loss_scale
