@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.trackers.tracker import Tracker
 
+_FLUSH_S = 10  # how much of the curves is lost if the process is killed
+
 
 class TensorBoard(Tracker):
     """Logs metrics of rank 0, and the runtime's, to TensorBoard."""
@@ -49,10 +51,10 @@ class _EventFile:
                 "pip install tensorboard"
             ) from error
         self._event, self._summary = Event, Summary
-        self._file = EventFileWriter(log_dir)
+        self._file = EventFileWriter(log_dir, flush_secs=_FLUSH_S)
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
-        """Add an event. A thread of TensorBoard writes it within two minutes."""
+        """Add an event. A thread of TensorBoard writes it soon."""
         values = [
             self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()
         ]

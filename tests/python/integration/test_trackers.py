@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from launcher_process import environment, launcher_command
 from support.event_files import curves
 from support.ranks import Ended, run_alone, run_ranks
+
+SECONDS = 120.0  # for what takes a few
 
 # TensorBoard's own, with the versions of its dependencies.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
@@ -128,6 +133,52 @@ def test_a_rank_that_becomes_the_first_one_continues(folder: Path) -> None:
     assert zero["rank"] == [(1, 0.0)]
     assert one["rank"] == [(2, 0.0)]
     assert [step for step, _ in one["horoscale/operations"]] == [2]
+
+
+ELASTIC = """
+import os, pathlib, signal
+import numpy as np
+import horoscale.numpy as hvd
+from horoscale import elastic, trackers
+
+hvd.init()
+folder = pathlib.Path(os.environ["FOLDER"])
+tracker = trackers.TensorBoard(folder / str(os.getpid()))
+state = elastic.ObjectState(step=0)
+
+@elastic.run
+def train(state):
+    while state.step < 10:
+        if state.step == 5 and hvd.rank() == 0 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        hvd.allreduce(np.ones(4), name="gradient")
+        tracker.log({"loss": state.step / 10}, state.step)
+        state.step += 1
+        state.commit()
+
+train(state)
+tracker.close()
+"""
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_successor_of_a_killed_rank_continues(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    job = subprocess.run(
+        launcher_command("-np", 3, "--min-np", 2, sys.executable, "-c", ELASTIC),
+        env=environment({"FOLDER": str(folder)}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=SECONDS,
+    )
+    assert job.returncode == 0, job.stderr.decode()[-4000:]
+    # What the killed rank has not flushed is lost.
+    files = [curves(one) for one in folder.iterdir() if one.is_dir()]
+    assert len(files) == 2
+    [successor] = [one for one in files if 9 in dict(one.get("loss", []))]
+    assert [step for step, _ in successor["loss"]] == [5, 6, 7, 8, 9]
+    assert successor["horoscale/operations"][0][0] == 5
 
 
 def test_metrics_may_be_tensors(folder: Path) -> None:
