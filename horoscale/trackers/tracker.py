@@ -63,8 +63,8 @@ class Tracker:
         After hvd.shutdown(), the same rank writes the metrics alone.
 
         Args:
-            metrics: numbers by name: whatever float() accepts, such as a tensor of one element.
-                They are converted only where they are written.
+            metrics: numbers by name, or arrays and tensors of one element. They are converted only
+                where they are written. Others raise there what their type raises.
             step: the number of the step, which counts up.
 
         Raises:
@@ -76,7 +76,7 @@ class Tracker:
         if writer is None:
             return
         scalars = self._scalars.read(step)
-        scalars |= {name: float(value) for name, value in metrics.items()}
+        scalars |= {name: _number(value) for name, value in metrics.items()}
         if scalars:
             writer.write(scalars, step)
 
@@ -117,3 +117,8 @@ class Tracker:
         traceback: TracebackType | None,
     ) -> None:
         self.close(failed=error is not None)
+
+
+def _number(value: Any) -> float:
+    # item(): PyTorch warns about float() of a tensor that needs a gradient, such as a loss.
+    return float(value.item() if hasattr(value, "item") else value)

@@ -191,10 +191,16 @@ def test_metrics_may_be_tensors(folder: Path) -> None:
 
         hvd.init()
         with trackers.TensorBoard(os.environ["FOLDER"]) as tracker:
-            tracker.log({"loss": torch.tensor(0.25, requires_grad=True)}, 3)
+            tracker.log({"loss": torch.tensor([0.25], requires_grad=True) * 2}, 3)
+            try:
+                tracker.log({"loss": torch.ones(2)}, 4)
+            except (TypeError, ValueError, RuntimeError):
+                print("not a number")
     """
-    lines([run_alone(script, FOLDER=str(folder))])
-    assert curves(folder)["loss"] == [(3, 0.25)]
+    ended = run_alone(script, FOLDER=str(folder), PYTHONWARNINGS="default")
+    assert lines([ended]) == [["not a number"]]
+    assert "UserWarning" not in ended.stderr
+    assert curves(folder)["loss"] == [(3, 0.5)]
 
 
 @pytest.mark.parametrize(
