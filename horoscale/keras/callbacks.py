@@ -14,6 +14,7 @@ from horoscale.common.which_keras import IS_LEGACY, backend, keras
 from horoscale.keras import legacy_optimizer
 from horoscale.keras.values import broadcast_variables
 from horoscale.numpy.reductions import allreduce
+from horoscale.trackers import Tracker
 
 __all__ = [
     "BestModelCheckpoint",
@@ -21,6 +22,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "TrackerCallback",
 ]
 
 # The name under which Keras' own callbacks report it, so that a log has it once.
@@ -272,6 +274,34 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
     def _save_model(self, *args: Any, **kwargs: Any) -> None:
         if common.rank() == 0:
             super()._save_model(*args, **kwargs)
+
+
+class TrackerCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Logs the metrics of each epoch and the runtime's numbers, with a horoscale.trackers.Tracker.
+
+    All ranks have this callback, and one of them writes. Put it after MetricAverageCallback, so
+    that the metrics are averages over the ranks.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        """`tracker`: such as TensorBoard or WandB. Close it after training."""
+        super().__init__()
+        self._tracker = tracker
+        self._step = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Count steps from those that the optimizer has done."""
+        self._step = int(_innermost(self.model.optimizer).iterations)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Count the step, and log the runtime's numbers if it is time."""
+        self._step += 1
+        self._tracker.log({}, self._step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the metrics of the epoch."""
+        metrics = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        self._tracker.log(metrics, self._step)
 
 
 def _innermost(optimizer: Any) -> Any:
