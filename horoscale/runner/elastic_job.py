@@ -488,7 +488,7 @@ class ElasticJob(Job):
         self._tell_at = ended + _TELLING_PAUSE * (ended - began)
 
     def _hears_hosts(self) -> bool:
-        """Whether hosts' answers are read: not while the ranks' output is blocked."""
+        """Return whether hosts' answers are read: not while the ranks' output is blocked."""
         return not self._console.full or self._discarding
 
     def _check_silence(self, now: float) -> None:

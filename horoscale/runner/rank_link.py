@@ -34,7 +34,7 @@ class RankLink:
         return self._ranks.fileno()
 
     def variable(self) -> str:
-        """The value with which the rank can verify that the descriptor is its end."""
+        """Return the value with which the rank can verify that the descriptor is its end."""
         return f"{self.descriptor}:{os.fstat(self.descriptor).st_ino}"
 
     def started(self) -> None:

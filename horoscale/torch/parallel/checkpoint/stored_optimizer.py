@@ -144,7 +144,7 @@ def _by_name(keys: Sequence[str], prefix: str) -> dict[str, dict[str, str]]:
 
 
 def _by_parameter(groups: dict[str, dict[str, str]], reader: Reader) -> dict[str, dict[str, str]]:
-    """Do the same for hyper-parameters, including groups that list names of parameters."""
+    """Return the same for hyper-parameters, including groups that list names of parameters."""
     found: dict[str, dict[str, str]] = {}
     for name, keys in groups.items():
         own = {what: key for what, key in keys.items() if what not in _OF_MEMBERS}
