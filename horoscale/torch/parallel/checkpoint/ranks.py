@@ -68,7 +68,7 @@ class Ranks:
 
     @property
     def place(self) -> dict[str, int]:
-        """The position of this rank on the axes of data and stages."""
+        """The position of this rank in the mesh; without a mesh, on an axis of data."""
         return dict(self.coordinates) or {"dp": self.rank}
 
     def all_places(self) -> list[dict[str, int]]:
