@@ -145,7 +145,7 @@ python-tensorflow: $(VENV)-tf/.test  ## Python tests of the TensorFlow binding, 
 	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
-python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"
+python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"; Weights & Biases
 	cd tests && $(abspath $(VENV)-lightning/bin)/python -m pytest --durations=5 --durations-min=5 python/with_lightning
 
 python-mxnet: $(VENV)-mxnet/.test  ## Python tests of MXNet's binding, in a separate environment
@@ -268,12 +268,12 @@ $(VENV)-mxnet/.test: $(VENV)/.test
 	@$(VENV)-mxnet/bin/python -m pip install -q --no-deps --force-reinstall $(BUILD)/package/*.whl
 	@touch $@
 
-# All packages except Lightning, including horoscale, are those of $(VENV).
+# All packages except these, including horoscale, are those of $(VENV).
 $(VENV)-lightning/.test: $(VENV)/.test
-	@echo "== Lightning in $(VENV)-lightning"
+	@echo "== Lightning and Weights & Biases in $(VENV)-lightning"
 	@$(PYTHON) -m venv $(VENV)-lightning
 	@$(BIN)/python -c '$(PRINT_PACKAGES)' >"$$($(VENV)-lightning/bin/python -c '$(PRINT_PACKAGES)')/venv.pth"
-	@$(VENV)-lightning/bin/python -m pip install -q --no-compile 'lightning==2.6.*'
+	@$(VENV)-lightning/bin/python -m pip install -q --no-compile 'lightning==2.6.*' 'wandb==0.31.*'
 	@touch $@
 
 $(VENV)-torch-libraries/.test: $(VENV)/.test

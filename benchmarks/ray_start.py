@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WARM, STEPS = 5, 60
+# Several seconds: Ray starts further processes during the first steps.
+WARM, STEPS = 50, 2000
 
 
 def loop(average: Callable, model, optimizer) -> tuple[float, float]:

@@ -31,6 +31,7 @@ PAGES = (
     "horoscale.torch",
     "horoscale.torch.elastic",
     "horoscale.torch.parallel",
+    "horoscale.trackers",
 )
 DEFINED_ELSEWHERE = {"horoscale._core": "horoscale.common", "horoscale.runner": "horoscale"}
 

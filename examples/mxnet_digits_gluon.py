@@ -2,7 +2,7 @@
 
     horoscalerun -np 2 python examples/mxnet_digits_gluon.py
 
-The network's shapes are known in the first forward pass only: its parameters are broadcast then.
+The network's shapes are known only in the first forward pass; its parameters are broadcast then.
 """
 
 import mxnet as mx
@@ -17,13 +17,13 @@ BATCH = 64
 
 def main() -> None:
     hvd.init()
-    mx.random.seed(hvd.rank())  # each rank begins with other values, until they are broadcast
+    mx.random.seed(hvd.rank())  # different weights, until they are broadcast
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
     images = (images[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = labels[order].astype(np.float32)
     train, test = slice(0, 1440), slice(1440, None)
-    # Every rank takes the same number of batches: all take part in each reduction.
+    # Every rank needs the same number of batches, because all take part in each reduction.
     mine_x, mine_y = (
         images[train][hvd.rank() :: hvd.size()],
         labels[train][hvd.rank() :: hvd.size()],

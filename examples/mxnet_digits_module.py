@@ -23,15 +23,15 @@ def symbol() -> mx.sym.Symbol:
 
 def main() -> None:
     hvd.init()
-    mx.random.seed(hvd.rank())  # each rank begins with other values, until they are broadcast
+    mx.random.seed(hvd.rank())  # different weights, until they are broadcast
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
     images = (images[order] / 16).astype(np.float32)
     labels = labels[order].astype(np.float32)
     train, test = slice(0, 1440), slice(1440, None)
     batch = BATCH // hvd.size()
-    np.random.seed(1)  # the iterator's order
-    # Batches that are not full are left out: every rank takes the same number of them.
+    np.random.seed(1)  # for the iterator's order
+    # Incomplete batches are omitted, so that every rank has the same number of them.
     batches = mx.io.NDArrayIter(
         images[train][hvd.rank() :: hvd.size()],
         labels[train][hvd.rank() :: hvd.size()],

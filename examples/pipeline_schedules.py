@@ -2,8 +2,8 @@
 
     horoscalerun -np 2 python examples/pipeline_schedules.py
 
-The layers differ in size. They are measured, and divided into stages that take equally long. With
-all schedules the weights are bitwise identical to those of one process:
+The layers differ in size. They are timed, and divided into stages of similar cost. With all
+schedules the weights are bitwise identical to those of one process:
 
     schedule         loss   waits   holds   as one process
     gpipe          0.3361   0.111       8   True

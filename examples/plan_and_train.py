@@ -1,4 +1,4 @@
-"""From a model to a plan to training with it.
+"""Plans how to divide a model, and trains with the plan.
 
     horoscalerun -np 4 python examples/plan_and_train.py --memory 64MiB
 

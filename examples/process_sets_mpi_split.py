@@ -30,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_data(task: str) -> list[torch.Tensor]:
-    """Training and held-out images, training and held-out labels of a task."""
+    """Return training and held-out images, training and held-out labels of a task."""
     images, labels = load_digits(return_X_y=True)
     labels = labels if task == "digit" else labels % 2
     split = train_test_split(

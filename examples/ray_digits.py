@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(config: dict) -> None:
-    """The function that each worker runs."""
+    """Train on a worker."""
     hvd.init()
     torch.set_num_threads(1)  # the ranks share the cores
     torch.manual_seed(1)

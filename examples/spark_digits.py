@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_frames(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-    """Training and held-out digits, with the columns pixels and label."""
+    """Return training and held-out digits, with the columns pixels and label."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images, labels, test_size=0.2, random_state=0, stratify=labels)
     train_images, test_images, train_labels, test_labels = (part.tolist() for part in parts)

@@ -55,7 +55,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
 
 
 def load_data() -> list[torch.Tensor]:
-    """Training and held-out images, training and held-out labels."""
+    """Return training and held-out images, training and held-out labels."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(images / 16.0, labels, test_size=0.2, random_state=0, stratify=labels)
     return [torch.from_numpy(part) for part in split]
@@ -72,7 +72,7 @@ def make_optimizer(part: nn.Module) -> torch.optim.Optimizer:
 
 
 def batches(images: torch.Tensor, labels: torch.Tensor, size: int, epoch: int) -> Iterator[Batch]:
-    """The batches of an epoch, the same on all ranks."""
+    """Yield the batches of an epoch, the same on all ranks."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
     for chosen in order.split(size):
         yield images[chosen], labels[chosen]
@@ -81,7 +81,7 @@ def batches(images: torch.Tensor, labels: torch.Tensor, size: int, epoch: int) -
 def train_step(
     groups: Groups, part: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
 ) -> None:
-    """This rank's share of a step, on a batch that all ranks have."""
+    """Run this rank's share of a step, on a batch that all ranks have."""
     optimizer.zero_grad()
     if groups.encoders.included():
         encode(groups, part, batch)
@@ -134,7 +134,7 @@ def classify(groups: Groups, classifier: nn.Module, batch: Batch) -> None:
 
 
 def train_alone(images: torch.Tensor, labels: torch.Tensor, epochs: int, size: int) -> Parts:
-    """The same training in one process."""
+    """Run the same training in one process."""
     parts = make_parts()
     model = nn.Sequential(parts.encoder, parts.classifier)
     optimizer = make_optimizer(model)

@@ -47,7 +47,7 @@ class Positions(layers.Layer):
 
 
 def attend(sequence: tf.Tensor, memory: tf.Tensor | None = None, **options: bool) -> tf.Tensor:
-    """Attention of a sequence to `memory`, or to itself."""
+    """Return the attention of a sequence to `memory`, or to itself."""
     queries = layers.LayerNormalization()(sequence)
     attention = layers.MultiHeadAttention(num_heads=4, key_dim=WIDTH // 4)
     return sequence + attention(queries, queries if memory is None else memory, **options)
@@ -86,7 +86,7 @@ PARTS = {"embedding": make_embedding, "encoder": make_encoder, "decoder": make_d
 
 
 def make_part(name: str) -> keras.Model:
-    """A part of the model, with the same initial values on all ranks."""
+    """Return a part of the model, with the same initial values on all ranks."""
     keras.utils.set_random_seed(list(PARTS).index(name))
     return PARTS[name]()
 
@@ -107,11 +107,11 @@ class Link:
         self.process_set = hvd.ProcessSet([sender, receiver])
 
     def forward(self, activations: tf.Tensor) -> tf.Tensor:
-        """The sender's activations, on both ranks; the receiver gives a tensor of their shape."""
+        """Return the sender's activations on both ranks. The receiver passes a tensor like them."""
         return hvd.broadcast(activations, self.sender, name=self.name, process_set=self.process_set)
 
     def backward(self, gradients: tf.Tensor) -> tf.Tensor:
-        """The receiver's gradients, on both ranks; the sender gives a tensor of their shape."""
+        """Return the receiver's gradients on both ranks. The sender passes a tensor like them."""
         return hvd.broadcast(
             gradients, self.receiver, name=f"{self.name}.grad", process_set=self.process_set
         )
@@ -152,7 +152,7 @@ class Layout:
 
 
 def make_step(layout: Layout, part: keras.Model, steps: int) -> Callable[..., tf.Tensor | None]:
-    """Run this rank's part of some training steps, on its column's share of each batch."""
+    """Return a function that runs this rank's part of some training steps, on its share."""
     name, column = layout.own_part(), layout.own_column()
     own_set = layout.sets[name]
     rows, letters, memory = layout.rows[column], layout.letters[column], layout.memory[column]
@@ -196,12 +196,12 @@ def make_step(layout: Layout, part: keras.Model, steps: int) -> Callable[..., tf
 
 
 def room_for(samples: tf.Tensor, length: int) -> tf.Tensor:
-    """A tensor with the shape of the samples' sequences in another set."""
+    """Return a tensor with the shape of the samples' sequences in another set."""
     return tf.zeros([len(samples), length, WIDTH], tf.float64)
 
 
 def loss_of(wanted: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
-    """The mean over samples and letters."""
+    """Return the mean over samples and letters."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, scores))
 
 
@@ -209,20 +209,20 @@ def loss_of(wanted: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
 
 
 def load_data() -> list[np.ndarray]:
-    """Training and held-out images, and which digits they show."""
+    """Return training and held-out images, and the digits that they show."""
     images, digits = load_digits(return_X_y=True)
     images = images.reshape(-1, ROWS, 8) / 16.0
     return train_test_split(images, digits, test_size=0.2, random_state=0, stratify=digits)
 
 
 def spell(digits: np.ndarray) -> np.ndarray:
-    """The numbers of the letters of the digits' names, padded with blanks."""
+    """Return the numbers of the letters of the digits' names, padded with blanks."""
     words = [[ALPHABET.index(letter) for letter in word.ljust(LETTERS)] for word in WORDS]
     return np.array(words, "int32")[digits]
 
 
 def batches(images: np.ndarray, digits: np.ndarray, size: int, epoch: int) -> Iterator[Batch]:
-    """Images, the letters before each letter, and the letters; the same on all ranks."""
+    """Yield images, the letters before each letter, and the letters; the same on all ranks."""
     order = np.random.default_rng(epoch).permutation(len(images))
     for chosen in order[: len(order) - len(order) % size].reshape(-1, size):
         wanted = spell(digits[chosen])
@@ -240,7 +240,7 @@ class WholeModel:
         return self.parts["decoder"]([target, self.parts["encoder"](source)])
 
     def accuracy(self, images: np.ndarray, digits: np.ndarray) -> float:
-        """The fraction of names that are spelled correctly, one letter after the other."""
+        """Return the fraction of names spelled correctly, one letter after the other."""
         spelled = np.full((len(images), LETTERS + 1), ALPHABET.index(">"), "int32")
         for i in range(LETTERS):
             spelled[:, i + 1] = np.argmax(self.scores(images, spelled[:, :-1])[:, i], axis=-1)
@@ -274,7 +274,7 @@ def train_in_sets(
     epochs: int,
     size: int,
 ) -> float:
-    """Train the model's parts, each in its set; returns the last loss."""
+    """Train the model's parts, each in its set; return the last loss."""
     part, column = model.parts[layout.own_part()], layout.own_column()
     step = make_step(layout, part, epochs * (len(images) // size))
     first_decoder = layout.sets["decoder"].ranks[0]

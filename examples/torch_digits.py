@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_data() -> list[torch.Tensor]:
-    """Training and held-out images, training and held-out labels."""
+    """Return training and held-out images, training and held-out labels."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(
         images.astype("float32") / 16.0, labels, test_size=0.2, random_state=0, stratify=labels
@@ -79,14 +79,14 @@ def make_model() -> nn.Module:
 
 
 def own_shares(samples: int, global_batch: int, epoch: int) -> Iterator[torch.Tensor]:
-    """For each step of an epoch, the samples of the global batch that belong to this rank."""
+    """Yield, for each step of an epoch, this rank's samples of the global batch."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
     for batch in order.split(global_batch):
         yield batch[hvd.rank() :: hvd.size()]
 
 
 def show_progress(epochs: int) -> Iterator[int]:
-    """The epochs, with a progress bar on a terminal."""
+    """Yield the epochs, with a progress bar on a terminal."""
     if hvd.rank() == 0 and sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.progress import track
 
@@ -121,13 +121,13 @@ def train(
 
 
 def outer_optimizer(tensors: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """The optimizer of DiLoCo, for which the ranks' average change is a gradient."""
+    """Return the optimizer of DiLoCo, which treats the ranks' average change as a gradient."""
     return torch.optim.SGD(tensors, lr=0.7, momentum=0.9, nesterov=True)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The accuracy on samples that are distributed among the ranks."""
+    """Return the accuracy on samples that are distributed among the ranks."""
     mine = slice(hvd.rank(), None, hvd.size())
     right = (model(images[mine]).argmax(dim=1) == labels[mine]).sum()
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(labels)

@@ -24,7 +24,7 @@ ROWS_FOR_TEST = 360
 
 
 def datasets() -> tuple[TensorDataset, TensorDataset]:
-    """The training and test images, 8 x 8 pixels from 0 to 1, and their digits."""
+    """Return the training and test images, 8 x 8 pixels from 0 to 1, and their digits."""
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)

@@ -117,8 +117,8 @@ def run(
 def _agent(invitation: Invitation) -> Callable[[int, str], None]:
     """Return the function of the tasks: it runs an agent until the job is over.
 
-    It is sent as code that needs no horoscale to be read. Where horoscale is missing, the task then
-    fails, instead of the worker's connection. Its arguments, which Dask logs, contain no secret.
+    It is sent as code that can be unpickled without horoscale. If horoscale is missing, the task
+    fails instead of the worker's connection. Its arguments, which Dask logs, contain no secret.
     """
     known = (invitation.addresses, invitation.port, invitation.secret)
 

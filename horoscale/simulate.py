@@ -41,7 +41,7 @@ class Result:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m horoscale.simulate",
         description=__doc__.split("\n\n")[1],
@@ -100,7 +100,7 @@ def simulate(options: argparse.Namespace, ranks: int, shape: str) -> Result:
 
 
 def rows(result: Result) -> list[tuple[str, ...]]:
-    """The two lines of the table, as HEADINGS says."""
+    """Return the two lines of the table, with the columns of HEADINGS."""
     return [
         (
             f"{result.ranks}",
@@ -119,7 +119,7 @@ def rows(result: Result) -> list[tuple[str, ...]]:
 
 
 def print_table(lines: list[tuple[str, ...]]) -> None:
-    """With rich on a terminal that has it, in columns otherwise."""
+    """Print a table: with rich if on a terminal and installed, otherwise in columns."""
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.table import Table
@@ -137,11 +137,11 @@ def print_table(lines: list[tuple[str, ...]]) -> None:
 
 
 def plot(results: list[Result], files: Sequence[Path], title: str) -> None:
-    """Time of a step by ranks, both axes logarithmic."""
+    """Plot the time of a step by ranks; both axes are logarithmic."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "horoscale"  # the same file for the same numbers
+    mpl.rcParams["svg.hashsalt"] = "horoscale"  # reproducible output
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
@@ -160,7 +160,7 @@ def plot(results: list[Result], files: Sequence[Path], title: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate the jobs of the command line and print a table; 0."""
+    """Simulate the jobs of the command line and print a table; return 0."""
     options = parse_arguments(arguments)
     if options.plot and not importlib.util.find_spec("matplotlib"):
         print("--plot needs matplotlib: pip install matplotlib", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The binding of the C ABI: the one place that loads the library.
+"""The binding of the C ABI. Only this package loads the library.
 
-Everything here is thin and knows no framework. Addresses, element types and shapes go in; handles,
-memory and exceptions come out.
+It is a thin layer without framework dependencies: it takes addresses, element types and shapes, and
+returns handles, memory and exceptions.
 """
 
 from horoscale._core import loader  # first: checks the library before anything uses it

@@ -1,4 +1,4 @@
-"""The exceptions of the runtime, and the one place that makes them of failed calls of the C ABI."""
+"""The exceptions of the runtime, and their creation from failed calls of the C ABI."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from horoscale._core._binding import ffi, lib
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation could not be completed. Subclasses say why, where a program can act on it."""
+    """An operation could not be completed. Subclasses tell causes that a program can handle."""
 
 
 class MismatchError(HorovodInternalError):
-    """The members of a process set contradict each other about one operation. The job continues."""
+    """The members of a process set disagree about one operation. The job continues."""
 
 
 class DuplicateNameError(ValueError):
     """An operation of the same name is still pending on the same process set.
 
-    A mistake of the program, which elastic training must not retry.
+    This is a programming error, which elastic training must not retry.
     """
 
 
 class UnsupportedError(NotImplementedError, ValueError):
     """The operation is not defined for this operator, element type or kind of tensor."""
 
-    # TensorFlow, which traces functions, makes errors anew only if their class has this one.
+    # TensorFlow re-creates exceptions in traced functions only if their class has this __init__.
     __init__ = Exception.__init__
 
 
 class RankFailedError(HorovodInternalError):
-    """A rank died or left: every process set that contains it is unusable from now on."""
+    """A rank died or left. Every process set that contains it becomes unusable."""
 
     def __init__(
         self, message: str, ranks: Sequence[int] = (), process_set: int = -1, tensor: str = ""
     ) -> None:
-        """Keep which global ranks failed and which operation of which process set met it."""
-        super().__init__(message, tuple(ranks), process_set, tensor)  # all of it, for pickle
+        """Store the failed global ranks, and the operation and process set that detected it."""
+        super().__init__(message, tuple(ranks), process_set, tensor)  # all arguments, for pickle
         self.ranks = tuple(ranks)
         self.process_set = process_set
         self.tensor = tensor
 
     def __str__(self) -> str:
-        """Return the message alone."""
+        """Return only the message."""
         return str(self.args[0])
 
 
@@ -58,7 +58,7 @@ _CLASSES: dict[int, type[Exception]] = {
 
 
 def last_error(code: int) -> Exception:
-    """Return the exception that describes this thread's last failed call, which gave `code`."""
+    """Return the exception for this thread's last failed call, which returned `code`."""
     info = lib.hs_error()
     message = text(info.message)
     if code == lib.HS_NOT_INITIALIZED:
@@ -69,7 +69,7 @@ def last_error(code: int) -> Exception:
         return RankFailedError(message + _where(info), ranks, info.process_set, tensor)
     if code == lib.HS_MISMATCH:
         _journal.note("mismatch", message)
-    if code in _CLASSES:  # whose messages name the tensor
+    if code in _CLASSES:  # their messages name the tensor
         return _CLASSES[code](message)
     name = ffi.typeof("hs_code").elements[code].removeprefix("HS_").lower()
     return HorovodInternalError(f"{message}{_where(info)} [{name}]")
@@ -81,18 +81,18 @@ def _where(info: Any) -> str:
 
 
 def check(code: int) -> None:
-    """Raise what a failed call means; do nothing after a call that succeeded."""
+    """Raise the exception for a failed call; do nothing if the call succeeded."""
     if code != lib.HS_OK:
         raise last_error(code)
 
 
 def text(string: object) -> str:
-    """Return a C string as str; null as the empty one."""
+    """Return a C string as str; null becomes the empty string."""
     return "" if string == ffi.NULL else ffi.string(string).decode(errors="replace")
 
 
 def c_string(value: str | None, what: str) -> object:
-    """Return str as a C string, None as null. `what` names it in the error for an embedded NUL."""
+    """Return str as a C string; None becomes null. `what` names it if it contains a NUL."""
     if value is None:
         return ffi.NULL
     if not isinstance(value, str):

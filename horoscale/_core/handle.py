@@ -1,4 +1,4 @@
-"""Handle: one operation that was enqueued."""
+"""Handle: an enqueued operation."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from horoscale._core.memory import DeviceBuffer, OwnedBuffer
 
 
 class Handle(BareHandle):
-    """One operation that is enqueued. One thread at a time may use it.
+    """An enqueued operation. Only one thread at a time may use it.
 
-    It is made, waited for and freed without a step of Python, in which a Ctrl-C would be lost.
+    No Python code runs while it is created, waited for or freed, where a Ctrl-C would be lost.
     """
 
     __slots__ = ()
 
     @property
     def pointer(self) -> Any:
-        """What the library gave, which lives as long as this object."""
+        """The library's pointer, valid as long as this object."""
         return ffi.cast("hs_handle *", self.address)
 
     def output(self, index: int) -> OwnedBuffer:
-        """Take result `index` of an operation whose result the library allocated. Only once."""
+        """Take result `index` of an operation whose result the library allocated, at most once."""
         data = ffi.new("void **")
         nbytes = ffi.new("size_t *")
         check(lib.hs_output(self.pointer, index, data, nbytes))
@@ -44,5 +44,5 @@ class Handle(BareHandle):
         return list(rows)
 
     def result(self) -> int:
-        """Return the number that the operation gave (see hs_result in the C header)."""
+        """Return the operation's integer result (see hs_result in the C header)."""
         return int(lib.hs_result(self.pointer))

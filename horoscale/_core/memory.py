@@ -1,4 +1,4 @@
-"""Memory that the library allocated, owned by Python objects and freed with the last reference."""
+"""Memory allocated by the library, owned by Python objects and freed with the last reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UINTPTR = ffi.typeof("uintptr_t")
 class OwnedBuffer:
     """Memory of the library with a Python owner.
 
-    Everything made from `buffer` (arrays, tensors, memoryviews) keeps the memory alive.
+    Any object created from `buffer` (arrays, tensors, memoryviews) keeps the memory alive.
     """
 
     __slots__ = ("buffer", "nbytes", "pointer")
@@ -26,28 +26,28 @@ class OwnedBuffer:
 
     @classmethod
     def of_output(cls, pointer: object, nbytes: int) -> OwnedBuffer:
-        """Adopt memory that hs_output() gave."""
+        """Adopt memory from hs_output()."""
         return cls(ffi.gc(ffi.cast("char *", pointer), lib.hs_free), nbytes)
 
     @classmethod
     def of_shared(cls, runtime: object, pointer: object, nbytes: int) -> OwnedBuffer:
-        """Adopt memory that hs_shared_alloc() gave. It keeps the runtime from being freed."""
+        """Adopt memory from hs_shared_alloc(). It keeps the runtime from being freed."""
         free = partial(lib.hs_shared_free, runtime)
         return cls(ffi.gc(ffi.cast("char *", pointer), free), nbytes)
 
 
 class JoinedBuffer(OwnedBuffer):
-    """Shared memory of several ranks, seen side by side."""
+    """Shared memory of several ranks, mapped side by side."""
 
     __slots__ = ()
 
     def __init__(self, pointer: object, nbytes: int) -> None:
-        """Adopt what hs_shared_join() gave."""
+        """Adopt memory from hs_shared_join()."""
         unmap = partial(_unjoin, nbytes)
         super().__init__(ffi.gc(ffi.cast("char *", pointer), unmap), nbytes)
 
     def leave(self) -> None:
-        """Let zeros take the place of the ranks' memory."""
+        """Replace the ranks' memory by zeros."""
         check(lib.hs_shared_leave(ffi.cast("void *", self.pointer), self.nbytes))
 
 
@@ -58,21 +58,22 @@ def _unjoin(nbytes: int, pointer: object) -> None:
 class DeviceBuffer:
     """Memory of a CUDA device that the library allocated.
 
-    It is given back after what the operation's stream holds when the last reference goes. What
-    understands __cuda_array_interface__ (torch, CuPy) sees it as bytes, and keeps it alive.
+    When the last reference is dropped, it is freed after the work queued on the operation's stream.
+    Libraries that support __cuda_array_interface__ (torch, CuPy) see it as bytes, and keep it
+    alive.
     """
 
     __slots__ = ("_owner", "nbytes", "pointer")
 
     def __init__(self, pointer: object, nbytes: int) -> None:
-        """Adopt what hs_output() gave."""
+        """Adopt memory from hs_output()."""
         self._owner = ffi.gc(pointer, lib.hs_device_free)
         self.nbytes = nbytes
         self.pointer = int(ffi.cast("uintptr_t", self._owner))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """Describe it, version 3 of the interface."""
+        """The description for version 3 of the interface."""
         return {
             "shape": (self.nbytes,),
             "typestr": "|u1",
@@ -82,5 +83,5 @@ class DeviceBuffer:
 
 
 def address_of(buffer: object) -> int:
-    """Return the address of an object with the buffer protocol, which has to outlive its use."""
+    """Return the address of an object with the buffer protocol, which must outlive its use."""
     return int(ffi.cast(_UINTPTR, ffi.from_buffer(buffer)))

@@ -1,4 +1,4 @@
-"""Messages: sends and receives as structures of the C ABI, and views of what was received."""
+"""Messages: sends and receives as structures of the C ABI, and views of received messages."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ ANY_RANK = -1
 
 
 class MessageArg(NamedTuple):
-    """One message of a process set's: whom it goes to or comes from, and what lies where."""
+    """A message within a process set: its peer, its tag and its memory."""
 
-    peer: int  # global rank; of a receive also ANY_RANK
+    peer: int  # global rank, or ANY_RANK for a receive
     tag: int
     channel: int  # of tags
     address: int  # of contiguous memory
     dtype: DataType
     elements: int
     process_set: int = 0
-    device: Device | None = None  # where the memory is; None: the host
+    device: Device | None = None  # device of the memory; None: the host
 
 
 class PreparedMessage:
-    """A message that is sent, or received, again and again. Any thread may use it.
+    """A message that is sent or received repeatedly. Any thread may use it.
 
-    `start(keep_alive, memory, will_wait)` starts one with this memory, the host's, and returns its
-    handle; it takes the rest as Runtime.start_message() does, and raises what that raises.
-    `run(keep_alive, memory, timeout)` waits for it too, and returns the handle's result().
+    `start(keep_alive, memory, will_wait)` starts one with this host memory and returns its handle.
+    Other arguments and exceptions are those of Runtime.start_message(). `run(keep_alive, memory,
+    timeout)` also waits for it, and returns the handle's result().
     """
 
     __slots__ = ("_described", "run", "start")
@@ -43,7 +43,7 @@ class PreparedMessage:
     def __init__(
         self, message: MessageArg, start: Callable[..., Handle], run: Callable[..., int]
     ) -> None:
-        """Describe it; `start` and `run` are those for a send, or a receive, of an InFlight."""
+        """Describe it. `start` and `run` are an InFlight's functions for a send or a receive."""
         self._described = MessageRoom()
         self._described.describe(message, False)
         address = self._described.address
@@ -52,10 +52,10 @@ class PreparedMessage:
 
 
 class MessageRoom:
-    """Where messages are described to the library."""
+    """Memory for the library's description of a message."""
 
     def __init__(self) -> None:
-        """Make the structures."""
+        """Create the structures."""
         self.pointer: Any = ffi.new("hs_message *")
         self.pointer.struct_size = ffi.sizeof("hs_message")
         self.address = int(ffi.cast("uintptr_t", self.pointer))
@@ -83,29 +83,30 @@ class MessageRoom:
 
 
 class ThreadsMessageRoom(threading.local, MessageRoom):
-    """One for each thread."""
+    """A MessageRoom for each thread."""
 
 
 class MessageView:
-    """A received message where its sender has it, or a copy where that can't be reached.
+    """A received message in the sender's memory, or a copy if that is not accessible.
 
-    The sender has it back when release() is called, or when nothing made of `memory` is left.
+    The sender gets the memory back when release() is called, or when no object created from
+    `memory` is left.
     """
 
     __slots__ = ("_handle", "_runtime", "memory", "source")
 
     def __init__(self, runtime: object, handle: Handle, nbytes: int) -> None:
-        """Take a receive that is done."""
+        """Wrap a completed receive."""
         self.source = handle.result()
         self._runtime = runtime
         self._handle = handle
         data = ffi.cast("char *", lib.hs_view(handle.pointer))
-        # It keeps the handle; what ffi.gc() calls at the end does nothing.
+        # The bound method keeps the handle alive; calling it in the end has no effect.
         self.memory = OwnedBuffer(ffi.gc(data, (handle,).count), nbytes)
 
     def release(self) -> None:
-        """Give the message back. Later calls do nothing.
+        """Return the message's memory to the sender. Later calls do nothing.
 
-        Raises RankFailedError if a rank of the set was lost meanwhile.
+        Raises RankFailedError if a rank of the set was lost in the meantime.
         """
         check(lib.hs_release(self._runtime, self._handle.pointer))

@@ -1,4 +1,4 @@
-"""Request: an operation described for the library, to be used again with other memory.
+"""Request: a description of an operation for the library, reused with different memory.
 
 Describing an operation costs more than a small operation itself, and training repeats the same
 ones.
@@ -17,7 +17,7 @@ from horoscale._core.types import DataType, Encoding, OpKind, ReduceOp
 
 T = TypeVar("T")
 
-# Names may be made anew for each call: those requests are never met again.
+# A limit, because requests with new names in each call are never reused.
 _MAX_KNOWN = 4096
 
 _WORD_BYTES = ffi.sizeof("uintptr_t")
@@ -29,7 +29,7 @@ _REQUEST_SIZE = ffi.sizeof("hs_request")
 
 
 class Signature(NamedTuple):
-    """All of an operation but its memory; see hs_request in the C header."""
+    """An operation except its memory; see hs_request in the C header."""
 
     kind: OpKind
     tensors: tuple[tuple[DataType, tuple[int, ...]], ...] = ()  # element type, shape of the input
@@ -49,26 +49,26 @@ class Signature(NamedTuple):
     set_flags: int = 0
 
 
-# What the C structure has under the same name, as one number each.
+# Fields that the C structure has under the same name, as one number each.
 _NUMBERS = tuple(
     field for field in Signature._fields if field not in {"tensors", "name", "splits", "ranks"}
 )
 
 
 class Device(NamedTuple):
-    """Where the tensors of an operation are that are not in the host's memory."""
+    """The device of an operation's tensors, if they are not in host memory."""
 
     cuda_device: int
-    stream: int  # the caller's current one, as its address; 0: the legacy default stream
+    stream: int  # address of the caller's current stream; 0: the legacy default stream
 
 
 class Request:
-    """One signature as a structure of the C ABI. One thread at a time may use it."""
+    """A signature as a structure of the C ABI. Only one thread at a time may use it."""
 
     __slots__ = ("_device", "_keep_alive", "_words", "address", "pointer")
 
     def __init__(self, signature: Signature) -> None:
-        """Describe the operation. Its memory is given by place(), anew for each call."""
+        """Describe the operation. place() sets its memory before each call."""
         count = len(signature.tensors)
         tensors = ffi.new("hs_tensor[]", count) if count else ffi.NULL
         shapes = [ffi.new("int64_t[]", shape) for _, shape in signature.tensors]
@@ -76,7 +76,7 @@ class Request:
             tensors[i].dtype = dtype
             tensors[i].num_dims = len(shape)
             tensors[i].shape = shapes[i]
-        # Addresses are numbers here: cast to pointers they would each cost as much as a call.
+        # Addresses remain integers: casting each to a pointer would cost as much as a call.
         self._words = ffi.cast("uintptr_t *", tensors)
         self.pointer = request = ffi.new("hs_request *")
         self.address = int(ffi.cast("uintptr_t", request))
@@ -99,7 +99,7 @@ class Request:
         self._device: Any = None
 
     def on_device(self, device: Device | None) -> None:
-        """Say where the memory is: anew for each call, except that it is the host's at first."""
+        """Set the device of the memory before each call. Initially it is the host."""
         if device is None:
             if self._device is not None:
                 self._device = None
@@ -111,9 +111,9 @@ class Request:
         self._device.stream = ffi.cast("void *", device.stream)
 
     def place(self, index: int, source: int, target: int, rows: int = 0) -> None:
-        """Set where tensor `index` lies and where its result goes; 0: allocated by the library.
+        """Set the memory of tensor `index` and its result; 0: the library allocates it.
 
-        `rows` is for how many rows there is room, where that isn't clear from the input.
+        `rows` is the number of rows that fit, if the input does not determine it.
         """
         first = _WORDS_PER_TENSOR * index
         self._words[first + _IN_WORD] = source
@@ -122,16 +122,16 @@ class Request:
 
 
 class Requests(threading.local):
-    """The requests that a thread has made before."""
+    """The requests that a thread has created."""
 
     _known: dict[Signature, Request]
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create it without requests."""
         self._known = {}
 
     def get(self, signature: Signature) -> Request:
-        """Return the request of a signature."""
+        """Return the request for a signature."""
         request = self._known.get(signature)
         if request is None:
             if len(self._known) >= _MAX_KNOWN:
@@ -141,9 +141,9 @@ class Requests(threading.local):
 
 
 def prepare(in_flight: InFlight, signature: Signature, rows: int) -> Template:
-    """Prepare an operation of one tensor of the host's memory; see hs_prepare().
+    """Prepare an operation on one tensor in host memory; see hs_prepare().
 
-    `rows` as place() takes it.
+    `rows` is as in place().
     """
     request = Request(signature)
     request.place(0, 0, 0, rows)
@@ -151,10 +151,10 @@ def prepare(in_flight: InFlight, signature: Signature, rows: int) -> Template:
 
 
 class Prepared(Generic[T]):
-    """What was prepared before, by keys of the bindings' own. Any thread's.
+    """A cache of prepared operations, with keys chosen by the bindings. Thread-safe.
 
-    A call that comes again costs one look into `recent`. When that is full it becomes what is
-    looked into next, and what isn't asked for until it is full once more is forgotten.
+    A hit in `recent` takes a single lookup. When `recent` is full, it becomes the second
+    generation; entries that are not used until it is full again are dropped.
     """
 
     __slots__ = ("_earlier", "recent")
@@ -162,27 +162,27 @@ class Prepared(Generic[T]):
     recent: dict[Hashable, T]
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty cache."""
         self.recent = {}
         self._earlier: dict[Hashable, T] = {}
 
     def find(self, key: Hashable) -> T | None:
-        """Return what is not in `recent`, which it is in from now on; None: nowhere."""
+        """Look up a key that is not in `recent`, and move it there; None if it is unknown."""
         found = self._earlier.get(key)
         return None if found is None else self.keep(key, found)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self.recent = {}
         self._earlier = {}
 
     def get(self, key: Hashable) -> T | None:
-        """Return what has a key; None: there is none."""
+        """Return the entry of a key, or None."""
         found = self.recent.get(key)
         return self.find(key) if found is None else found
 
     def keep(self, key: Hashable, prepared: T) -> T:
-        """Know it by a key from now on; return it."""
+        """Store an entry under a key; return it."""
         if len(self.recent) >= _MAX_KNOWN // 2:
             self._earlier, self.recent = self.recent, {}
         self.recent[key] = prepared

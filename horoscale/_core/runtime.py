@@ -1,4 +1,4 @@
-"""Runtime: this process' part of a job, and the questions that need no job."""
+"""Runtime: this process's membership in a job. Also queries that need no job."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from horoscale._core.types import DataType, Encoding, OpKind, ReduceOp, TensorAr
 
 
 class Runtime:
-    """This process' part of a job. Any thread may use it."""
+    """This process's membership in a job. Any thread may use it."""
 
     def __init__(self, pointer: object) -> None:
-        """Take what owns hs_init()'s result; users call Runtime.init()."""
+        """Wrap the owner of hs_init()'s result; users call Runtime.init()."""
         self._pointer = pointer
         self._in_flight = InFlight(pointer, self.address, Handle)
         self._requests = Requests()
@@ -56,14 +56,14 @@ class Runtime:
         mpi_comm: int = 0,
         view: int = 0,
     ) -> Runtime:
-        """Join the job and meet its other ranks; what is None comes from the variables or from MPI.
+        """Join the job and connect to the other ranks. None means: from the variables or from MPI.
 
-        `ranks` are those that take part, numbered anew in this order; `mpi_comm` is the handle of
-        the communicator whose ranks do. `view` is the number of an elastic job's view: starts of
-        different ones never meet.
+        `ranks` are the participating ranks, renumbered in this order; `mpi_comm` is the handle of
+        the communicator with the participating ranks. `view` is the number of an elastic job's
+        view: ranks that start in different views never connect.
 
-        Raises ValueError (a variable does not parse) or HorovodInternalError (ranks did not come in
-        time, wrong secret, the system refused).
+        Raises ValueError (a variable does not parse) or HorovodInternalError (ranks did not arrive
+        in time, wrong secret, a system call failed).
         """
         options = ffi.new("hs_init_options *")
         strings = c_string(rendezvous, "rendezvous"), c_string(secret, "secret")
@@ -85,18 +85,18 @@ class Runtime:
 
     @property
     def address(self) -> int:
-        """Where the hs_runtime lies, for a kernel that calls the library by itself."""
+        """The address of the hs_runtime, for kernels that call the library directly."""
         return int(ffi.cast("uintptr_t", self._pointer))
 
     @property
     def over_mpi(self) -> bool:
-        """Whether the ranks met over MPI."""
+        """Whether the ranks connected through MPI."""
         return bool(lib.hs_over_mpi(self._pointer))
 
     def use_communicator(self, ranks: Sequence[int], mpi_comm: int) -> None:
-        """Have MPI's own collectives of a set of these ranks run on a duplicate of a communicator.
+        """Run MPI's collectives of a set of these ranks on a duplicate of a communicator.
 
-        All of the ranks, which are exactly the communicator's, call it before they add the set.
+        All of the ranks, which must be exactly the communicator's, call it before they add the set.
         Waits for them. `mpi_comm` is its handle.
         """
         check(lib.hs_use_communicator(self._pointer, list(ranks), len(ranks), mpi_comm))
@@ -107,7 +107,7 @@ class Runtime:
         self._in_flight.reap()
 
     def shutdown_failed(self, reason: str) -> None:
-        """Leave the job because this rank failed: the peers' errors will give the reason."""
+        """Leave the job because this rank failed. The peers' errors will contain the reason."""
         check(lib.hs_shutdown_failed(self._pointer, c_string(reason.replace("\0", ""), "reason")))
         self._in_flight.reap()
 
@@ -133,13 +133,13 @@ class Runtime:
         keep_alive: object = None,
         device: Device | None = None,
     ) -> Handle:
-        """Enqueue an operation and return at once; see hs_request in the C header.
+        """Enqueue an operation and return immediately; see hs_request in the C header.
 
         `keep_alive` is held until the operation is done: the owners of the tensors' memory.
-        `device` is where that memory is, if it isn't the host's.
+        `device` is the device of that memory, if it isn't the host's.
         `set_flags` are SetFlags. `will_wait` promises that this thread calls Handle.wait() next.
-        What is `sealed` can't be changed between hosts without making the operation fail. Raises
-        ValueError, DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
+        If `sealed`, modification between hosts makes the operation fail. Raises ValueError,
+        DuplicateNameError, RankFailedError, or HorovodInternalError after shutdown.
         """
         signature = Signature(
             kind,
@@ -166,24 +166,24 @@ class Runtime:
         return self._in_flight.enqueue(request.address, keep_alive)
 
     def start(self, request: Request, keep_alive: object, wake: bool) -> Handle:
-        """Enqueue an operation that was described before and whose memory has been placed.
+        """Enqueue a described operation whose memory has been placed.
 
-        Without `wake` it stays where it is until notify(), the next one with it, or somebody waits.
+        Without `wake` it is not started until notify(), the next start with it, or a wait.
         """
         request.pointer.will_wait = not wake
         return self._in_flight.enqueue(request.address, keep_alive)
 
     def prepare(self, key: Hashable, signature: Signature, rows: int = 0) -> Template:
-        """Return a template of an operation, which `templates` then know by a key.
+        """Return a template of an operation, and store it in `templates` under a key.
 
-        `rows` is for how many rows there is room, where that isn't clear from the input.
+        `rows` is the number of rows that fit, if the input does not determine it.
         """
         return self.templates.keep(key, prepare(self._in_flight, signature, rows))
 
     def start_message(
         self, message: MessageArg, is_send: bool, will_wait: bool, keep_alive: object
     ) -> Handle:
-        """Start a send or a receive and return at once; see hs_message in the C header.
+        """Start a send or a receive and return immediately; see hs_message in the C header.
 
         `keep_alive` is held until it is done: the owner of the memory. `will_wait` promises that
         this thread calls Handle.wait() next. Raises as enqueue() does.
@@ -194,7 +194,7 @@ class Runtime:
         return start(room.address, keep_alive)
 
     def prepare_message(self, key: Hashable, message: MessageArg, is_send: bool) -> PreparedMessage:
-        """Return what starts such messages of the host's memory; `messages` know it by a key."""
+        """Return a starter of such messages in host memory, stored in `messages` under a key."""
         flight = self._in_flight
         start, run = (
             (flight.send, flight.run_send) if is_send else (flight.receive, flight.run_receive)
@@ -202,18 +202,18 @@ class Runtime:
         return self.messages.keep(key, PreparedMessage(message, start, run))
 
     def start_receive(self, message: MessageArg, keep_alive: object, handles: list[Handle]) -> None:
-        """Start a receive, whose handle is appended to `handles`.
+        """Start a receive and append its handle to `handles`.
 
-        That is one step of Python: a Ctrl-C comes before both or after both.
+        Ctrl-C cannot separate the two: it is raised before or after both.
         """
         room = self._message
         room.describe(message, True)
         handles.extend(map(self._in_flight.receive, (room.address,), (keep_alive,)))
 
     def run_message(self, message: MessageArg, is_send: bool, keep_alive: object) -> int:
-        """Do a send or a receive and wait for it; return its result: the rank that has sent.
+        """Run a send or a receive and wait for it; return its result: the rank of the sender.
 
-        On a device its stream waits for the rest: see Handle.wait_on_stream().
+        On a device, its stream waits for the rest: see Handle.wait_on_stream().
         """
         handle = self.start_message(message, is_send, True, keep_alive)
         if message.device is None:
@@ -223,35 +223,35 @@ class Runtime:
         return handle.result()
 
     def receive_view(self, message: MessageArg, nbytes: int) -> MessageView:
-        """Wait for a message and return it where its sender has it, if that can be reached."""
+        """Wait for a message and return a view of it, in the sender's memory if accessible."""
         room = self._message
         room.describe(message, True, is_view=True)
         handle = None
         try:
             handle = self._in_flight.receive_view(room.address, None)
             handle.wait()
-        except BaseException:  # Ctrl-C: what comes is given back unseen
+        except BaseException:  # Ctrl-C: the message is released when it arrives
             if handle is not None:
                 lib.hs_release(self._pointer, handle.pointer)
             raise
         return MessageView(self._pointer, handle, nbytes)
 
     def notify(self) -> None:
-        """Have operations that were enqueued without waking the engine begin."""
+        """Start operations that were enqueued without waking the engine."""
         check(lib.hs_notify(self._pointer))
 
     def process_sets(self) -> dict[int, list[int]]:
         """Return the registered process sets: id and global ranks, in the set's order."""
         found = {}
         for set_id in _int_list(lambda *room: lib.hs_process_sets(self._pointer, *room)):
-            with contextlib.suppress(ValueError):  # it has been removed meanwhile
+            with contextlib.suppress(ValueError):  # it has been removed in the meantime
                 found[set_id] = _int_list(
                     lambda *room, i=set_id: lib.hs_process_set_ranks(self._pointer, i, *room)
                 )
         return found
 
     def shared_alloc(self, nbytes: int) -> OwnedBuffer:
-        """Allocate memory that the other ranks of the host can reach: zeroed, 64-byte aligned."""
+        """Allocate memory that the host's other ranks can access: zeroed, 64-byte aligned."""
         if nbytes < 0:
             raise ValueError(f"can't allocate {nbytes} bytes: an extent is negative")
         out = ffi.new("void **")
@@ -259,7 +259,7 @@ class Runtime:
         return OwnedBuffer.of_shared(self._pointer, out[0], nbytes)
 
     def shared_offset(self, memory: OwnedBuffer) -> int:
-        """Return where the other ranks of the host find such memory; -1 if none can."""
+        """Return the offset at which the host's other ranks find such memory; -1 if none can."""
         out = ffi.new("int64_t *")
         address = ffi.cast("void *", memory.pointer)
         check(lib.hs_shared_offset(self._pointer, address, memory.nbytes, out))
@@ -268,21 +268,21 @@ class Runtime:
     def shared_join(
         self, ranks: Sequence[int], offsets: Sequence[int], nbytes: int
     ) -> JoinedBuffer:
-        """Return `nbytes` of each of these ranks, at its offset, as one piece of memory.
+        """Map `nbytes` of each of these ranks, at its offset, as one contiguous block.
 
-        Raises ValueError if a rank's memory can't be reached, or does not consist of whole
-        pages; HorovodInternalError if the system refuses.
+        Raises ValueError if a rank's memory is not accessible or does not consist of whole pages,
+        and HorovodInternalError if a system call fails.
         """
         out = ffi.new("void **")
         check(lib.hs_shared_join(self._pointer, ranks, offsets, len(ranks), nbytes, out))
         return JoinedBuffer(out[0], len(ranks) * nbytes)
 
     def timeline_start(self, path: str, mark_cycles: bool = False) -> None:
-        """Write this rank's operations to `path` as Chrome trace JSON from now on."""
+        """Start to write this rank's operations to `path` as Chrome trace JSON."""
         check(lib.hs_timeline_start(self._pointer, c_string(path, "path"), mark_cycles))
 
     def timeline_stop(self) -> None:
-        """Finish the file of timeline_start()."""
+        """Complete the file of timeline_start()."""
         check(lib.hs_timeline_stop(self._pointer))
 
     def metrics(self) -> dict[str, Any]:
@@ -293,15 +293,15 @@ class Runtime:
         return metrics
 
     def save_residuals(self, process_set: int) -> bytes:
-        """Return what lossy encodings have lost of a set's tensors here and not sent yet."""
+        """Return the residuals of lossy encodings for a set's tensors on this rank."""
         data, size = ffi.new("void **"), ffi.new("size_t *")
         check(lib.hs_residuals_save(self._pointer, process_set, data, size))
         return bytes(ffi.buffer(ffi.gc(data[0], lib.hs_free), size[0]))
 
     def load_residuals(self, process_set: int, saved: bytes) -> bool:
-        """Take back what save_residuals() returned; False: it is another rank's or set's.
+        """Load the result of save_residuals(); return False if it is another rank's or set's.
 
-        Raises ValueError if it is nothing of the kind.
+        Raises ValueError if it is invalid.
         """
         code = lib.hs_residuals_load(self._pointer, process_set, saved, len(saved))
         if code == lib.HS_MISMATCH:
@@ -310,30 +310,30 @@ class Runtime:
         return True
 
     def scale_residuals(self, process_set: int, factor: float) -> None:
-        """Multiply what has been lost, as where gradients are scaled anew; by 0: forget it."""
+        """Multiply the residuals, for example if gradients are rescaled; 0 clears them."""
         check(lib.hs_residuals_scale(self._pointer, process_set, factor))
 
     def waiting_seconds(self) -> float:
-        """Return for how long threads of this rank have waited for operations until now."""
+        """Return the total time for which threads of this rank have waited for operations."""
         out = ffi.new("double *")
         check(lib.hs_waiting_seconds(self._pointer, out))
         return float(out[0])
 
     def _disown(self) -> None:
-        # Freeing would join a thread that a forked child does not have.
+        # Freeing would join a thread that does not exist in a forked child.
         self._pointer = ffi.gc(self._pointer, None)
 
 
 class _InitThread(threading.Thread):
-    """Calls hs_init(), which may wait for other ranks for long: Ctrl-C must not wait for it.
+    """Calls hs_init(), which may wait long for other ranks, so that Ctrl-C need not wait for it.
 
-    If nobody waits for the thread any longer, the runtime that it gets is freed with it.
+    If nothing waits for the thread any longer, its runtime is freed with it.
     """
 
     def __init__(self, options: object, keep_alive: object) -> None:
         super().__init__(name="horoscale-init", daemon=True)
         self._options = options
-        self._keep_alive = keep_alive  # what the options point to
+        self._keep_alive = keep_alive  # memory to which the options point
         self.pointer: object = None
         self.error: Exception | None = None
 
@@ -358,7 +358,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def _int_list(query: Any) -> list[int]:
-    """Call a function that fills (values, capacity, count) until the capacity is enough."""
+    """Call a function that fills (values, capacity, count), with increasing capacity."""
     capacity = 64
     while True:
         values = ffi.new("int32_t[]", capacity)
@@ -375,7 +375,7 @@ def library_version() -> str:
 
 
 def build_info() -> dict[str, Any]:
-    """Return what this build and this machine offer, or why they don't."""
+    """Return the features of this build on this machine, or why they are unavailable."""
     info: dict[str, Any] = json.loads(text(lib.hs_build_info()))
     return info
 

@@ -7,9 +7,9 @@ from horoscale._core.errors import c_string, check
 
 
 def job_secret() -> str | None:
-    """Return the secret that the variables SECRET or SECRET_FILE give; None if they give none.
+    """Return the secret from the variables SECRET or SECRET_FILE; None if neither is set.
 
-    Raises ValueError if it is too easy to guess, or if others can read the file, and
+    Raises ValueError if it is too easy to guess, or if other users can read the file, and
     HorovodInternalError if there is no such file.
     """
     out = ffi.new("char **")
@@ -26,10 +26,11 @@ class StoreServer:
     def __init__(self, host: str, port: int, secret: str | None, *, encrypt: bool = False) -> None:
         """Listen on host:port (port 0: any free one, see `port`) for clients with the secret.
 
-        `host` may be several addresses, separated by commas, of which those that can't be had now
-        are left out. None as the secret, on loopback: processes of the same user on this host
-        find one by themselves. What clients say is authenticated, and with `encrypt` encrypted, by
-        all or by none of them. ValueError, off loopback, for a secret that is too easy to guess.
+        `host` may be several addresses, separated by commas; those that are not available now are
+        ignored. If the secret is None, which is allowed on loopback, processes of the same user on
+        this host find one automatically. Traffic is authenticated, and with `encrypt` encrypted;
+        all clients must use the same setting. Raises ValueError, off loopback, for a secret that is
+        too easy to guess.
         """
         out = ffi.new("hs_store_server **")
         bound_port = ffi.new("int32_t *")
@@ -60,7 +61,7 @@ class StoreClient:
     ) -> None:
         """Connect within `timeout` seconds, or raise HorovodInternalError.
 
-        `encrypt` as the server has it: ValueError if it isn't.
+        `encrypt` must equal the server's setting; raises ValueError otherwise.
         """
         out = ffi.new("hs_store_client **")
         check(
@@ -71,7 +72,7 @@ class StoreClient:
         self._pointer = ffi.gc(out[0], lib.hs_store_client_free)
 
     def set(self, key: str, value: bytes) -> None:
-        """Set a key, once: ValueError if it has another value already."""
+        """Set a key, once. Raises ValueError if it already has another value."""
         check(lib.hs_store_set(self._pointer, c_string(key, "key"), value, len(value)))
 
     def get(self, key: str, timeout: float) -> bytes:

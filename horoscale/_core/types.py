@@ -1,4 +1,4 @@
-"""The vocabulary of the C ABI as Python values: element types, operators, kinds, descriptions."""
+"""The types of the C ABI as Python values: element types, operators, kinds, descriptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DataType(IntEnum):
 
 
 class ReduceOp(IntEnum):
-    """How the values of the ranks are combined. Up to PRODUCT the numbers are Horovod's."""
+    """How the values of the ranks are combined. Values up to PRODUCT equal Horovod's."""
 
     AVERAGE = lib.HS_AVERAGE
     SUM = lib.HS_SUM
@@ -42,7 +42,7 @@ class ReduceOp(IntEnum):
 
     @property
     def label(self) -> str:
-        """How users write it: BitwiseAnd."""
+        """Return the name in the API, such as BitwiseAnd."""
         return self.name.title().replace("_", "")
 
 
@@ -58,17 +58,17 @@ class Encoding(int):
 
     @classmethod
     def top_k(cls, kept: int) -> Encoding:
-        """Return the one that sends so many of 4,096 elements."""
+        """Return the encoding that sends `kept` of 4,096 elements."""
         return cls(lib.HS_ENCODE_TOPK + 256 * kept)
 
     @classmethod
     def adaptive(cls, error: int) -> Encoding:
-        """Return the one that is chosen, with an error of at most so many ten-thousandths."""
+        """Return the encoding that is chosen for an error of at most `error` / 10,000."""
         return cls(lib.HS_ENCODE_ADAPTIVE + 256 * error)
 
     @property
     def is_lossy(self) -> bool:
-        """Whether what it loses is kept, and sent with the next values."""
+        """Whether the error is kept as a residual, and added to the next values."""
         return bool(self & 255 >= lib.HS_ENCODE_INT8)
 
 
@@ -81,7 +81,7 @@ Encoding.ONEBIT = Encoding(lib.HS_ENCODE_ONEBIT)
 
 
 class OpKind(IntEnum):
-    """What an operation does."""
+    """The kind of an operation."""
 
     ALLREDUCE = lib.HS_ALLREDUCE
     ALLGATHER = lib.HS_ALLGATHER
@@ -98,27 +98,27 @@ class OpKind(IntEnum):
 
 
 class SetFlags(IntFlag):
-    """What a process set is to be, besides the set of its ranks."""
+    """Properties of a process set besides its ranks."""
 
     DISTINCT = lib.HS_SET_DISTINCT
     ORDERED = lib.HS_SET_ORDERED
     BY_MEMBERS = lib.HS_SET_BY_MEMBERS
-    ABANDONED = lib.HS_SET_ABANDONED  # of a removal
+    ABANDONED = lib.HS_SET_ABANDONED  # for a removal
 
 
 class TensorArg(NamedTuple):
-    """One tensor of an operation: addresses of contiguous memory, and what lies there."""
+    """A tensor of an operation: addresses of contiguous memory, its type and shape."""
 
     in_ptr: int
     out_ptr: int  # may equal in_ptr; 0: the library allocates the result
     dtype: DataType
     shape: tuple[int, ...]  # of the input
-    out_rows: int = 0  # allgather, alltoall: for which there is room at out_ptr
+    out_rows: int = 0  # allgather, alltoall: number of rows that fit at out_ptr
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this process stands in its job."""
+    """The position of this process in its job."""
 
     rank: int
     size: int

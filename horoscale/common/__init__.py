@@ -1,25 +1,25 @@
-"""What all bindings share: the job, process sets, errors, objects, and the rules for arguments.
+"""The foundation of all bindings: the job, process sets, errors, objects, and argument rules.
 
 Each rule is one function of horoscale.common.arguments, which every binding calls:
 
-    resolve_op(op, average)     Average unless one of the two is given; both are an error; what
-                                takes sums alone passes allowed=SUMS, what has no Adasum passes
-                                allowed=ELEMENTWISE
+    resolve_op(op, average)     Average unless one of the two is given; both are an error; pass
+                                allowed=SUMS to accept sums only, allowed=ELEMENTWISE to exclude
+                                Adasum
     check_reduction(dtype, op)  no Average of bool, no Min and Max of complex numbers, bitwise
-                                operators of integers and bool alone
-    set_id(process_set)         the id for Runtime.enqueue(); the set must be registered, and this
-                                rank in it
+                                operators for integers and bool only
+    set_id(process_set)         the id for Runtime.enqueue(); the set must be registered and
+                                include this rank
     check_root(root, set)       a root is a global rank, even in a process set, and a member of it
     check_member(…, rank, set)  the same for the peer of a message
-    check_splits(splits, …)     one per member, none negative, their sum at most the rows
-    check_all_split(splits, …)  the same for reducescatter, their sum exactly the rows
+    check_splits(splits, …)     one per member, none negative, a sum of at most the rows
+    check_all_split(splits, …)  the same for reducescatter, with a sum of exactly the rows
     check_even_split(rows, set) alltoall without splits needs rows that divide evenly
     check_has_rows(shape, …)    operations on rows do not accept a 0-d tensor
     scattered_rows(rows, …)     without splits, reducescatter gives the lower ranks one extra row
 
 The core does the arithmetic: averages of integers, scale factors and accumulation. An error that a
-rank can detect alone is raised immediately, before anything is sent. An error that only a
-comparison with other ranks reveals (such as different shapes) raises MismatchError on every member.
+rank can detect alone is raised immediately, before any data is sent. An error that is only detected
+by comparing ranks (such as different shapes) raises MismatchError on every member.
 """
 
 from horoscale.common import exports as _exports

@@ -1,4 +1,4 @@
-"""This rank's activity in numbers, part of its report each second."""
+"""This rank's activity in numbers, part of its report every second."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _INTERVAL_S = 1.0
 
 
 class Activity:
-    """Computing and waiting time since the current job began, and the state of its process sets."""
+    """The compute and wait time since the current job began, and the state of its process sets."""
 
     def __init__(self) -> None:
-        """Begin outside any job."""
-        self._runtime: Callable[[], object] = lambda: None  # not kept: it has memory
+        """Create the activity outside any job."""
+        self._runtime: Callable[[], object] = lambda: None  # not the object, which owns memory
         self._began = 0.0
 
     def read(self) -> dict[str, Any]:
-        """Return JSON values, or none between two jobs. Any thread, one at a time."""
+        """Return JSON values; empty between two jobs. Any thread may call this, one at a time."""
         return self.read_with_metrics()[0]
 
     def read_with_metrics(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the same, and the metrics from which it was computed."""
+        """Return the same values, and the metrics from which they were computed."""
         if not job.is_initialized() or job.is_standby():
             return {}, {}
         try:
             runtime = job.current_runtime()
             metrics, ranks = runtime.metrics(), runtime.process_sets()
-        except (ValueError, HorovodInternalError):  # the job has ended in the meantime
+        except (ValueError, HorovodInternalError):  # the job has ended meanwhile
             return {}, {}
         now, waiting = time.monotonic(), metrics["waiting_seconds"]
         if runtime is not self._runtime():
@@ -59,14 +59,14 @@ class Reporter:
     """
 
     def __init__(self, report: Callable[[], None]) -> None:
-        """Begin."""
+        """Start the thread."""
         self._report = report
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horoscale-report", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Stop reporting."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -91,7 +91,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _sets(metrics: dict[str, Any], ranks: dict[int, list[int]]) -> list[dict[str, Any]]:
-    """Return the global set, and the other sets that have waited longest."""
+    """Return the global set and the other sets that have waited longest."""
     order = sorted(
         ((int(key), one) for key, one in metrics["progress"].items()),
         key=lambda pair: (pair[0] != 0, -pair[1]["pending_seconds"], pair[0]),

@@ -15,15 +15,15 @@ from horoscale.common.job import current_runtime
 from horoscale.common.process_sets import ProcessSet, global_process_set
 
 SUMS = (ReduceOp.AVERAGE, ReduceOp.SUM)
-# What treats each element by itself: reducescatter and reduce take these.
+# Operators that process each element separately: those of reducescatter and reduce.
 ELEMENTWISE = tuple(op for op in ReduceOp if op is not ReduceOp.ADASUM)
-_MOST_RANGES = 16  # ranges of ranks that an error lists
+_MOST_RANGES = 16  # ranges of ranks listed in an error
 
 
 def resolve_op(
     op: int | None, average: bool | None = None, allowed: Iterable[ReduceOp] = tuple(ReduceOp)
 ) -> ReduceOp:
-    """Return the operator that `op`, or the deprecated `average`, selects; Average by default.
+    """Return the operator selected by `op` or by the deprecated `average`. The default is Average.
 
     Raises ValueError if both are given or the operator is unknown, UnsupportedError if it is not
     `allowed`, TypeError if an operator was passed in the position of `average`.
@@ -48,12 +48,12 @@ def resolve_op(
 
 @cache
 def check_reduction(dtype: DataType, op: ReduceOp) -> None:
-    """Raise UnsupportedError if the operator is not defined for the dtype (Average of bool)."""
+    """Raise UnsupportedError if the operator is not defined for the dtype, as Average for bool."""
     _core.check_reduction(dtype, op)
 
 
 def set_id(process_set: ProcessSet) -> int:
-    """Return the id of a process set that this process may run an operation on.
+    """Return the id of a process set on which this process may run an operation.
 
     Raises ValueError before hvd.init(), if the set is not registered, and on a rank outside it.
     """
@@ -73,7 +73,7 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def members_of(process_set: ProcessSet) -> list[int]:
-    """Return the global ranks of a registered process set, in its order."""
+    """Return the global ranks of a registered process set, in the set's order."""
     current_runtime()
     if process_set.ranks is None:
         set_id(process_set)  # raises: it is not registered
@@ -87,7 +87,7 @@ def check_root(root_rank: int, process_set: ProcessSet) -> int:
 
 
 def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
-    """Return the `rank` that an argument gives: a global rank, even in a process set.
+    """Return the `rank` passed as an argument: a global rank, even in a process set.
 
     Raises ValueError if the rank is not in the set or this process may not use the set, TypeError
     if it is not a number.
@@ -102,10 +102,10 @@ def check_member(argument: str, rank: int, process_set: ProcessSet) -> int:
 
 
 def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
-    """Return the splits of alltoall or scatter as a list: how many `rows` go to each member.
+    """Return the splits of alltoall or scatter as a list: the number of `rows` for each member.
 
-    Raises ValueError if their number is not that of the members, if one is negative, or if their
-    sum exceeds `rows`.
+    Raises ValueError if there is not one split per member, if one is negative, or if their sum
+    exceeds `rows`.
     """
     result = [index(split) for split in splits]
     members = len(members_of(process_set))
@@ -119,9 +119,9 @@ def check_splits(splits: Sequence[int], rows: int, process_set: ProcessSet) -> l
 
 
 def check_all_split(splits: Sequence[int], rows: int, process_set: ProcessSet) -> list[int]:
-    """Return the splits of reducescatter as a list. They distribute all of the `rows`.
+    """Return the splits of reducescatter as a list. Their sum is `rows`.
 
-    Raises ValueError like check_splits(), and if rows are left over.
+    Raises ValueError like check_splits(), and if the sum is less than `rows`.
     """
     result = check_splits(splits, rows, process_set)
     if sum(result) != rows:
@@ -139,7 +139,7 @@ def check_even_split(rows: int, process_set: ProcessSet) -> None:
 
 
 def extents_of(shape: Any) -> tuple[int, ...]:
-    """Return the extents of a shape, or of a single extent, given as integers of any kind.
+    """Return the extents of a shape, given as any kind of integers or as a single one.
 
     Raises ValueError if one is negative, TypeError if one is not an integer.
     """
@@ -153,7 +153,7 @@ def extents_of(shape: Any) -> tuple[int, ...]:
 
 
 def titled(operation: str, name: str | None, process_set: int) -> str:
-    """Return the name of an operation in errors: allgather "x" on process set 0."""
+    """Return the name of an operation for errors, such as: allgather "x" on process set 0."""
     title = operation if name is None else f'{operation} "{name}"'
     return f"{title} on process set {process_set}"
 
@@ -167,9 +167,9 @@ def check_has_rows(shape: Sequence[int], operation: str) -> None:
 def check_out(
     shape: Sequence[int], rows: int | None, row_shape: Sequence[int], operation: str
 ) -> None:
-    """Raise ValueError unless a result with this number of rows has the shape of out=.
+    """Raise ValueError unless a result with `rows` rows has the shape of `out`.
 
-    `rows` is None if the number is known only when the operation has completed. `operation` comes
+    `rows` is None if the number is unknown until the operation has completed. `operation` comes
     from titled().
     """
     expected = tuple(row_shape)
@@ -184,16 +184,16 @@ def check_out(
 
 
 def check_group_out(group: Sequence[object], out: Sequence[object] | None) -> None:
-    """Raise ValueError unless a group's out= has one result for each tensor."""
+    """Raise ValueError unless the `out` of a group has one element for each tensor."""
     if out is not None and len(out) != len(group):
         raise ValueError(f"out= has {len(out)} elements for a group of {len(group)}")
 
 
 def scattered_rows(rows: int, process_set: ProcessSet, splits: Sequence[int] | None = None) -> int:
-    """Return how many of the `rows` reducescatter gives to this rank.
+    """Return the number of `rows` that reducescatter gives to this rank.
 
-    `splits` decides if it is given. Otherwise the rows are divided evenly, and the first ranks of
-    the set take one extra row each until the remainder is used up.
+    `splits` gives the numbers, if not None. Otherwise the rows are divided evenly, and the first
+    ranks of the set get the remainder, one row each.
     """
     members = members_of(process_set)
     position = members.index(current_runtime().topology.rank)

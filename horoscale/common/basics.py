@@ -1,4 +1,4 @@
-"""Starting, ending and querying a job."""
+"""Functions that start, end and query a job."""
 
 from __future__ import annotations
 
@@ -67,12 +67,13 @@ def init(
     comm: Any = None,
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
 ) -> None:
-    """Join the job and connect to its other ranks. A second call does nothing.
+    """Join the job and connect to its other ranks. A second call has no effect.
 
     Args:
-        comm: which ranks take part. A list of ranks, the same on each of them; they are renumbered
-            in the order of the list. Or an mpi4py communicator. Or a list of communicators: the
-            first is the job's, and each of the others defines a process set. None: all ranks.
+        comm: the ranks that take part. A list of ranks, the same on each of them, which are
+            renumbered in the order of the list. Or an mpi4py communicator. Or a list of
+            communicators: the first one defines the job, each of the others a process set. None:
+            all ranks.
         process_sets: process sets to register at the start. A set that any rank lists is registered
             on all ranks. "dynamic" allows add_process_set() and remove_process_set() later.
 
@@ -110,7 +111,7 @@ def init(
 
 
 def _may_begin_again(error: BaseException) -> bool:
-    """In an elastic job whose ranks have changed in the meantime: wait for the next view."""
+    """If an elastic job's ranks have changed meanwhile, wait for the next view."""
     link = elastic_link()
     if link is None or isinstance(error, MismatchError):
         return False
@@ -121,7 +122,7 @@ def _may_begin_again(error: BaseException) -> bool:
 
 
 def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:
-    """Return the ranks (empty: all) or the communicator of the job, and its process sets."""
+    """Return the job's ranks (empty: all) or communicator, and the process sets of `comm`."""
     if comm is None:
         return [], None, []
     members: list[Any] = list(comm) if isinstance(comm, list | tuple | range) else [comm]
@@ -137,7 +138,7 @@ def _members_of(comm: object) -> tuple[list[int], Any, list[ProcessSet]]:
 
 
 def _sets_of(process_sets: object) -> tuple[bool, list[ProcessSet]]:
-    """Return whether sets may be added later, and the initial sets."""
+    """Return whether sets can be added later, and the initial sets."""
     dynamic = environment.switch("DYNAMIC_PROCESS_SETS")
     if process_sets is None:
         return dynamic, []
@@ -166,7 +167,7 @@ def rank(process_set: ProcessSet = global_process_set) -> int:
     Raises ValueError before hvd.init(), if the set is not registered, or if this process does not
     belong to it.
     """
-    if process_set.process_set_id == 0:  # not "is": compilers for Python compare values only
+    if process_set.process_set_id == 0:  # not "is": Python compilers compare values only
         return current_runtime().topology.rank
     position = process_set.rank()
     if position is None:
@@ -188,7 +189,7 @@ def size(process_set: ProcessSet = global_process_set) -> int:
 
 
 def _unregistered(process_set: ProcessSet) -> str:
-    current_runtime()  # raises the better error if there is none
+    current_runtime()  # raises the better error if there is no job
     return f"{process_set} is not registered"
 
 
@@ -216,12 +217,12 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Return whether all hosts have the same number of ranks. ValueError before hvd.init()."""
+    """Return whether all hosts have the same number of ranks. Raises ValueError before init()."""
     return current_runtime().topology.homogeneous
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Start to record this rank's operations in a file for Perfetto or chrome://tracing.
+    """Start recording this rank's operations in a file for Perfetto or chrome://tracing.
 
     Ranks above 0 append ".rank<N>" to the path. `mark_cycles` adds a mark for each executed plan
     entry.
@@ -237,7 +238,7 @@ def stop_timeline() -> None:
 
 
 def metrics() -> dict[str, Any]:
-    """Return this rank's counters and timings, by process set. ValueError before hvd.init()."""
+    """Return this rank's counters and timings, by process set. Raises ValueError before init()."""
     return current_runtime().metrics()
 
 
@@ -247,7 +248,7 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Return whether the ranks of this job met over MPI. False if no job was joined."""
+    """Return whether the ranks of this job met over MPI; False if no job was joined."""
     return is_initialized() and current_runtime().over_mpi
 
 
@@ -257,12 +258,12 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Return whether the native backend, which takes Gloo's place, moves the data of this job."""
+    """Return whether the native backend, which replaces Gloo, moves the data of this job."""
     return True
 
 
 def gloo_built() -> bool:
-    """Return whether the native backend, which takes Gloo's place, is available."""
+    """Return whether the native backend, which replaces Gloo, is available."""
     return _available("native")
 
 
@@ -286,7 +287,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Return whether tensors may be on CUDA devices. In this version they may not."""
+    """Return whether tensors may be on CUDA devices. This version does not support it."""
     return False
 
 

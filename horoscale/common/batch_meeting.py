@@ -1,9 +1,9 @@
-"""Rendezvous for ranks that a batch system has started, without configuration.
+"""Rendezvous for ranks started by a batch system, without configuration.
 
 The first rank serves the job's store. It writes the store's address and secret to a file in the
-user's home directory, which the nodes of a cluster share and only this user can read. The file is
-removed when all ranks have met. If the environment gives a secret, no file is needed: the store is
-on the first node, at a port derived from the job's id.
+user's home directory, which a cluster's nodes share and which only this user can read. The file is
+removed when all ranks have met. If the environment provides a secret, no file is needed: the store
+is on the first node, at a port derived from the job's id.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _PROCESS_MANAGERS = ("PMI_RANK", "PMIX_RANK")
 # Set by an mpirun, which the batch system's tasks may have started.
 _MPIRUN_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-_met: dict[tuple[int, ...], Identity] = {}  # later jobs of these processes meet there, too
-_servers: list[StoreServer] = []  # until the process ends
+_met: dict[tuple[int, ...], Identity] = {}  # for later jobs of these processes
+_servers: list[StoreServer] = []  # kept until the process ends
 _left: list[Path] = []  # files to remove when all ranks have met
 
 
 def identity(ranks: Sequence[int]) -> Identity | None:
     """Return this process' identity from the batch system's variables.
 
-    Returns None if the ranks meet over MPI or no batch system started them. `ranks` are those that
-    take part; empty means all. May wait for the first of them for START_TIMEOUT seconds.
+    Returns None if the ranks meet over MPI or if no batch system started them. `ranks` are those
+    that take part; empty means all. May wait for the first of them for START_TIMEOUT seconds.
 
     Raises ValueError if a variable does not parse, HorovodInternalError if the ranks cannot meet.
     """
@@ -138,7 +138,7 @@ def _check_private(found: os.stat_result, path: Path, of_others: int) -> None:
 
 
 def _leave(path: Path, text: str) -> None:
-    """Write the file atomically, readable by this user only; remove it when all have met."""
+    """Write the file atomically, readable by this user only. Remove it when all ranks have met."""
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -161,7 +161,7 @@ def remove_file() -> None:
 
 
 def _find(path: Path, task: BatchTask, first: int) -> tuple[str, str]:
-    """Wait for the first rank's file; return host:port and the secret."""
+    """Wait for the first rank's file. Return host:port and the secret."""
     seconds = start_timeout()
     deadline, wait = time.monotonic() + seconds, _FIRST_WAIT_S
     while (text := _read(path)) is None:
@@ -179,7 +179,7 @@ def _find(path: Path, task: BatchTask, first: int) -> tuple[str, str]:
 
 
 def _read(path: Path) -> str | None:
-    """Return the contents of the file; None while it does not exist."""
+    """Return the contents of the file, or None while it does not exist."""
     try:
         # On a network file system, opening the folder refreshes the client's list of its files.
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
@@ -193,4 +193,4 @@ def _read(path: Path) -> str | None:
         return file.read(_MAX_BYTES)
 
 
-atexit.register(remove_file)  # if ranks did not arrive
+atexit.register(remove_file)  # in case ranks did not arrive

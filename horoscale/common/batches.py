@@ -1,4 +1,4 @@
-"""Batches: sends and receives that are in progress at the same time."""
+"""Batches: sends and receives that run concurrently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class P2POp(NamedTuple):
     Args:
         op: the function send, recv or recv_any, or its asynchronous form (send_async, …).
         tensor: the tensor to send or to receive into.
-        peer: the global rank to send to or to receive from. recv_any takes none.
+        peer: the global rank to send to or to receive from. Omit it for recv_any.
         tag: distinguishes messages between the same two ranks.
         process_set: the set to which both ranks belong.
     """
@@ -35,18 +35,18 @@ class Waitable(Protocol):
 
 
 class Kind(NamedTuple):
-    """The equivalent functions of a binding, and how to prepare one."""
+    """A binding's equivalent functions for one kind of message, and how to prepare it."""
 
     functions: Sequence[Callable[..., Any]]
-    # Called with tensor, peer (if it takes one), tag and set. Raises if one of them is invalid, and
-    # returns a function that starts the operation.
+    # Takes tensor, peer (if needed), tag and set. Raises if one of them is invalid. Returns a
+    # function that starts the operation.
     prepare: Callable[..., Any]
     takes_peer: bool = True
     is_send: bool = False
 
 
 class _NotStarted:
-    """Stands in for an operation that failed when it was started."""
+    """A placeholder for an operation that could not be started."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -58,9 +58,9 @@ class _NotStarted:
 def run_batch(operations: Sequence[P2POp], kinds: Sequence[Kind]) -> list[Any]:
     """Start all operations, wait for them, and return their results.
 
-    All are prepared before the first one is started, so that an invalid one leaves nothing in
-    progress. The sends start first: a rank has offered its own messages by the time it asks for its
-    peer's, so that NCCL receives messages in opposite directions together.
+    All operations are prepared before the first one starts, so that an invalid one leaves nothing
+    in progress. Sends start first, so that a rank has offered its own messages before it requests
+    its peer's. NCCL then receives messages in opposite directions together.
     """
     chosen = [_kind_of(operation, kinds) for operation in operations]
     starts = [prepare(operation, kinds) for operation in operations]
@@ -73,7 +73,7 @@ def run_batch(operations: Sequence[P2POp], kinds: Sequence[Kind]) -> list[Any]:
 def prepare(operation: P2POp, kinds: Sequence[Kind]) -> Any:
     """Return the prepared form of an operation.
 
-    Raises TypeError or ValueError if its kind is unknown, or its peer is missing or superfluous.
+    Raises TypeError or ValueError if its kind is unknown, or if its peer is missing or superfluous.
     """
     kind = _kind_of(operation, kinds)
     rest = operation.tag, operation.process_set
@@ -106,7 +106,7 @@ def _started(start: Callable[[], Waitable]) -> Waitable:
 
 
 def wait_for_all(handles: Sequence[Waitable]) -> list[Any]:
-    """Wait for all handles, even if some fail; return the results or raise the first failure."""
+    """Wait for all handles, even if some fail. Return the results or raise the first failure."""
     results: list[Any] = []
     failure: Exception | None = None
     for handle in handles:

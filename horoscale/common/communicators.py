@@ -14,7 +14,7 @@ def is_communicator(value: object) -> bool:
 
 
 def check(comm: Any, user: str) -> None:
-    """Raise ValueError unless `comm` is one group of ranks that includes this rank."""
+    """Raise ValueError unless `comm` is an intracommunicator that includes this rank."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         raise ValueError(
@@ -34,7 +34,7 @@ def handle_of(comm: Any) -> int:
 
 
 def job_group(comm: Any, ranks: Sequence[int]) -> Any:
-    """Return the MPI group of a job: that of `comm`, or of these ranks of the world (none: all)."""
+    """Return the MPI group of a job: that of `comm`, or of these world ranks (empty: all)."""
     if comm is not None:
         return comm.Get_group()
     mpi: Any = sys.modules["mpi4py.MPI"]
@@ -43,7 +43,7 @@ def job_group(comm: Any, ranks: Sequence[int]) -> Any:
 
 
 def ranks_in(comm: Any, group: Any) -> list[int]:
-    """Return the ranks of a communicator's members in a job's group, in the communicator's order.
+    """Return the ranks of a communicator's members in a job's group, in communicator order.
 
     Raises ValueError if one of them is not in the job.
     """

@@ -1,6 +1,6 @@
-"""Lossy compression between hosts, the same for every framework.
+"""Lossy compression between hosts, shared by all frameworks.
 
-The library encodes what hosts send each other, and keeps what that loses for the next values of the
+The library encodes the data between hosts. It adds the encoding error to the next values of the
 same name.
 """
 
@@ -14,28 +14,28 @@ from typing import Any, TypeVar
 
 from horoscale._core import Encoding
 
-C = TypeVar("C")  # the base class of a framework's compressors
+C = TypeVar("C")  # a framework's base class of compressors
 
-# Of which so many are encoded together; see hs_encoding in the C header.
+# The number of elements that are encoded together; see hs_encoding in the C header.
 _GROUP_ELEMENTS = 4096
 
-# What adaptive() accepts as its relative error.
+# The range of relative errors that adaptive() accepts.
 _LEAST_ERROR = 0.0001
 _MOST_ERROR = 6
 
-# Smaller parameters gain nothing, and lose most: biases, and the gains of norms.
+# Smaller parameters gain nothing and lose most: biases, and the gains of norms.
 _SMALLEST = 1024
 
-# What embeddings are called: most of their rows have no gradient in a step.
+# Names of embeddings, most of whose rows have no gradient in a step.
 _EMBEDDINGS = ("*embed*", "*wte.*", "*wpe.*", "*lookup*")
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A compressor that is the library's own business. Tensors are handed to it as they are."""
+    """A compressor that the library implements. It receives tensors unchanged."""
 
     encoding: Encoding
-    label: str  # how users write it
+    label: str  # the expression that users write
 
     def compress(self, tensor: Any) -> tuple[Any, None]:
         """Return the tensor itself."""
@@ -46,7 +46,7 @@ class Encoded:
         return tensor
 
     def __repr__(self) -> str:
-        """How users write it."""
+        """Return the expression that users write."""
         return f"Compression.{self.label}"
 
 
@@ -56,9 +56,9 @@ ONEBIT = Encoded(Encoding.ONEBIT, "onebit")
 
 
 def topk(ratio: float) -> Encoded:
-    """Return the compressor that sends this share of the elements, those of largest magnitude.
+    """Return a compressor that sends this share of the elements, those of largest magnitude.
 
-    They are chosen among each 4,096 neighbours, of which at least one is sent. Raises ValueError
+    They are selected within each block of 4,096 elements, at least one per block. Raises ValueError
     unless 0 < ratio <= 1.
     """
     if not 0 < ratio <= 1:
@@ -68,12 +68,12 @@ def topk(ratio: float) -> Encoded:
 
 
 def adaptive(error: float = 0.1) -> Encoded:
-    """Return the compressor that compresses no more than hides the communication.
+    """Return a compressor that compresses only as much as is needed to hide communication.
 
-    The set's coordinator chooses for each tensor and step: nothing, bf16, int8, int4, onebit or
-    topk(0.01), depending on the network, and only those whose relative error is at most `error`.
-    That is the norm of what a tensor's residuals hold, divided by the norm of its values. Raises
-    ValueError unless 0.0001 <= error <= 6.
+    For each tensor and step, the set's coordinator selects no encoding, bf16, int8, int4, onebit or
+    topk(0.01), depending on the network. Only encodings with a relative error of at most `error`
+    qualify. The relative error is the norm of a tensor's residuals divided by the norm of its
+    values. Raises ValueError unless 0.0001 <= error <= 6.
     """
     if not _LEAST_ERROR <= error <= _MOST_ERROR:
         raise ValueError(
@@ -85,9 +85,9 @@ def adaptive(error: float = 0.1) -> Encoded:
 def divided(
     compression: type[C] | Encoded, none: type[C], fp16: type[C], bf16: type[C]
 ) -> tuple[Encoding, type[C]]:
-    """Return the encoding in which tensors travel, and the compressor that runs in Python.
+    """Return the library's encoding of the tensors, and the compressor to run in Python.
 
-    `none`, `fp16` and `bf16` are the framework's classes that leave everything to the library.
+    `none`, `fp16` and `bf16` are the framework's classes for which the library does all the work.
     """
     if isinstance(compression, Encoded):
         return compression.encoding, none
@@ -100,19 +100,19 @@ def divided(
 
 @dataclass(frozen=True)
 class Selection:
-    """Which encoding the gradient of each parameter has."""
+    """Selects the encoding of each parameter's gradient."""
 
     encoding: Encoding = Encoding.NONE
     table: tuple[tuple[str, Encoding], ...] | None = None
     function: Callable[[str, Any], Any] | None = None
-    # Of what `function` returns. Optimizers that share parameters each bring their own.
+    # Applied to the result of `function`. Optimizers that share parameters each have their own.
     encoding_of_compressor: Callable[[Any], Encoding] | None = field(default=None, compare=False)
 
     def of(self, name: str, parameter: Any, elements: int, dimensions: int) -> Encoding:
         """Return the encoding for a parameter.
 
-        A lossy one that is given for all parameters spares vectors, small ones, and those whose
-        name is an embedding's; a table and a function say all themselves.
+        If one lossy encoding is given for all parameters, vectors, small parameters and embeddings
+        (by name) are exempt. A table or a function decides alone.
         """
         if self.function is not None:
             assert self.encoding_of_compressor is not None
@@ -130,7 +130,7 @@ class Selection:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether residuals may be kept for some parameter."""
+        """Whether residuals may be kept for a parameter."""
         if self.function is not None:
             return True
         if self.table is not None:
@@ -139,9 +139,10 @@ class Selection:
 
 
 def selection(compression: Any, encoding_of_compressor: Callable[[Any], Encoding]) -> Selection:
-    """Return what a function of names and parameters, or a table of patterns, selects.
+    """Return the selection by a function of names and parameters, or by a table of patterns.
 
-    Raises ValueError for a table with a key that is no pattern, or a value that is no compressor.
+    Raises ValueError for a table with a key that is not a pattern, or a value that is not a
+    compressor.
     """
     if isinstance(compression, Mapping):
         for pattern in compression:

@@ -1,8 +1,8 @@
 """A rank's connection to the driver of its elastic job.
 
-The process inherits it from the driver as an open descriptor. No other process has it, so its
-holder was started by the job. Both sides write lines of JSON. A thread reads the driver's messages,
-so that the rank learns of an interruption without polling.
+The process inherits the connection from the driver as an open descriptor. No other process has the
+descriptor, so its holder was started by the job. Both sides write lines of JSON. A thread reads the
+driver's messages, so that the rank learns of an interruption without polling.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ VARIABLE = "HOROSCALE_ELASTIC_LINK"  # DESCRIPTOR:INODE
 MAX_LINE_BYTES = 1 << 20  # fits a view of about 20,000 ranks
 MAX_REPORT_BYTES = 32 << 10
 _HELLO_S = 30.0
-_REPORT_INTERVAL_S = 0.9  # one a second, with tolerance for the caller's clock
+_REPORT_INTERVAL_S = 0.9  # about one a second, with tolerance for the caller's clock
 _STATUS_S = 10.0
 _MAX_COMMITS = 16
 _MAX_CAUSE = 2000  # characters
 
 
 class LeftJobError(RuntimeError):
-    """This rank has left its elastic job: the driver told it to, or is gone. The message says why.
+    """This rank has left its elastic job: the driver told it to, or is gone.
 
-    `status` is the exit status for the process: 0 if leaving is not a failure.
+    The message gives the reason. `status` is the exit status for the process: 0 if leaving is not a
+    failure.
     """
 
     def __init__(self, why: str, status: int) -> None:
-        """Keep the reason and the exit status."""
+        """Store the reason and the exit status."""
         super().__init__(why)
         self.status = status
 
@@ -49,14 +50,14 @@ class ElasticLink:
     """The rank's end of the connection. Any thread may use it."""
 
     def __init__(self, connection: socket.socket, timeout: float = _HELLO_S) -> None:
-        """Take a connection, and wait up to `timeout` seconds for the driver's first message.
+        """Take over a connection. Wait up to `timeout` seconds for the driver's first message.
 
         Raises HorovodInternalError if it does not arrive or cannot be decoded.
         """
         self._connection = connection
         self._changed = threading.Condition()
         self._sending = threading.Lock()
-        self._view: View | None = None  # that this process is in
+        self._view: View | None = None  # the one that includes this process
         self._newest: View | None = None
         self._provisional: Provisional | None = None
         self._greeted = False
@@ -64,7 +65,7 @@ class ElasticLink:
         self._gone: LeftJobError | None = None
         self._reported_at = float("-inf")
         self._status: dict[str, Any] = {}
-        self._statuses = 0  # how many have come
+        self._statuses = 0  # number of status messages received
         thread = threading.Thread(target=self._listen, name="horoscale-driver", daemon=True)
         thread.start()
         with self._changed:
@@ -78,29 +79,30 @@ class ElasticLink:
             self._view = self._newest
 
     def view(self) -> View | None:
-        """Return the view that this process is in; None in a standby that has none yet."""
+        """Return the view that includes this process; None in a standby that has none yet."""
         with self._changed:
             return self._view
 
     def provisional(self) -> Provisional | None:
-        """Return a standby's provisional place; None in a process that has a view."""
+        """Return the provisional place of a standby; None in a process that has a view."""
         with self._changed:
             return None if self._view is not None else self._provisional
 
     def interruption(self) -> int:
-        """Return how often the driver has requested a change since it sent this view.
+        """Return the number of changes that the driver has requested since it sent this view.
 
-        0 if it has requested none. Does not block. At a commit the members agree on the largest of
-        their numbers. If it is not 0, each of them calls next_view().
+        0 means none. Does not block. At a commit the members agree on the maximum of their numbers.
+        If it is not 0, each of them calls next_view().
         """
         return self._interruption
 
     def next_view(self, *, commits: Sequence[int], cause: str | None) -> View:
-        """Report, wait for the next view and return it.
+        """Send a report, wait for the next view and return it.
 
         Args:
-            commits: the numbers of the commits that this process holds; empty if it has no state.
-            cause: what failed here; None after an interruption and in a standby that is ready.
+            commits: the numbers of this process' commits; empty if it has no state.
+            cause: the cause of the failure here; None after an interruption and in a standby that
+                is ready.
 
         Raises LeftJobError if the driver told this rank to leave or is gone. The driver bounds the
         wait: it ends the job if there are too few ranks for --elastic-timeout seconds.
@@ -128,11 +130,11 @@ class ElasticLink:
             return self._view
 
     def report_due(self) -> bool:
-        """Return whether report() would send its values instead of dropping them."""
+        """Return whether report() would send its values rather than drop them."""
         return time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S
 
     def status(self) -> dict[str, Any]:
-        """Ask the driver for the job's status; return what `horoscalerun --status --json` shows.
+        """Return the job's status from the driver: what `horoscalerun --status --json` shows.
 
         Raises HorovodInternalError if no answer arrives within ten seconds.
         """
@@ -173,7 +175,7 @@ class ElasticLink:
             with self._sending:
                 self._connection.sendall(line)
         except OSError:
-            pass  # the listener sees the end of the connection, too, and reports it
+            pass  # the listener also sees the end of the connection, and reports it
 
     def _listen(self) -> None:
         try:
@@ -219,7 +221,7 @@ _link: ElasticLink | None = None
 
 
 def elastic_link() -> ElasticLink | None:
-    """Return the connection to the driver; None in a process that no driver has started.
+    """Return the connection to the driver, or None in a process that no driver has started.
 
     Raises HorovodInternalError if the driver started this process but cannot be reached, for
     example because a program between them closes descriptors.
@@ -232,7 +234,7 @@ def elastic_link() -> ElasticLink | None:
 
 
 def _take_descriptor(given: str) -> socket.socket:
-    """Return the socket that the variable names, if its descriptor was not reused."""
+    """Return the socket that the variable names, unless its descriptor was reused."""
     descriptor, _, inode = given.partition(":")
     try:
         number = int(descriptor)

@@ -1,4 +1,4 @@
-"""Variables about the job that Python needs before the core reads the environment."""
+"""Variables about the job that Python reads before the core does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FALSE = {"", "0", "false", "no", "off"}
 
 
 def variable(name: str) -> tuple[str, str | None]:
-    """Return the full name and the value of HOROSCALE_<name>, or else of HOROVOD_<name>."""
+    """Return the full name and value of HOROSCALE_<name>, or else of HOROVOD_<name>."""
     for full_name in (f"HOROSCALE_{name}", f"HOROVOD_{name}"):
         if full_name in os.environ:
             return full_name, os.environ[full_name]
@@ -19,7 +19,7 @@ def variable(name: str) -> tuple[str, str | None]:
 
 
 def switch(name: str) -> bool:
-    """Return a variable as a bool; raise ValueError naming it if it is neither 1 nor 0."""
+    """Return a variable as a bool. Raises ValueError with its name if it is neither 1 nor 0."""
     full_name, value = variable(name)
     word = (value or "").strip().lower()
     if word not in _TRUE | _FALSE:
@@ -28,7 +28,7 @@ def switch(name: str) -> bool:
 
 
 def start_timeout() -> float:
-    """Return how many seconds ranks may take to meet; raise ValueError if it does not parse."""
+    """Return the seconds that ranks may take to meet. Raises ValueError if it does not parse."""
     name, text = variable("START_TIMEOUT")
     if text is None:
         return _START_TIMEOUT_S

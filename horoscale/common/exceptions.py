@@ -1,4 +1,4 @@
-"""The exceptions that users handle, in the module where Horovod has them."""
+"""The exceptions that users handle, in the same module as in Horovod."""
 
 from horoscale._core.errors import (
     DuplicateNameError,
@@ -19,9 +19,9 @@ __all__ = [
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
-    """The set of hosts has changed: an elastic job restarts from its last commit."""
+    """The set of hosts has changed. An elastic job restarts from its last commit."""
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """`skip_sync`: hosts were only removed, so no state needs to be sent again."""
+        """`skip_sync`: hosts were only removed, so the state need not be sent again."""
         super().__init__(skip_sync)
         self.skip_sync = skip_sync

@@ -1,8 +1,8 @@
-"""Rendezvous for ranks that a third-party launcher has started.
+"""Rendezvous for ranks started by a third-party launcher.
 
 The core reads the HOROSCALE_ variables and those of MPI. This module handles torchrun, and any
-launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun does. Batch systems
-such as Slurm are in batch_meeting.
+launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun does. For batch systems
+such as Slurm, see batch_meeting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _SECRET_BYTES = 32
 _LOOPBACK = "127.0.0.1"
-_JOB_KEY = "job"  # in our store: the job to which it belongs
+_JOB_KEY = "job"  # in our store: the job that it belongs to
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "MASTER_ADDR",
@@ -41,7 +41,7 @@ _known: Identity | None = None
 
 
 def identity(ranks: Sequence[int]) -> Identity | None:
-    """Return this process' identity from a third-party launcher; None if there is none.
+    """Return this process' identity from a third-party launcher, or None if there is none.
 
     `ranks` are those that take part in the job; empty means all. Under torchrun this blocks until
     the first of them has arrived, for at most START_TIMEOUT seconds.
@@ -78,7 +78,7 @@ def is_launched() -> bool:
 
 @contextlib.contextmanager
 def known_as(known: Identity) -> Iterator[None]:
-    """Make identity() return this value inside the block, regardless of the environment."""
+    """Make identity() return this value within the block, regardless of the environment."""
     global _known
     _known = known
     try:
@@ -91,7 +91,7 @@ def meet_on_one_host(store: Any, rank: int, size: int) -> Identity:
     """Return the identity of ranks on this host that share only a torch store.
 
     Rank 0 serves our store on loopback and publishes its port in torch's store. A forged entry can
-    lead ranks only to another store of this user, because only those have the secret's file.
+    only lead ranks to another store of this user, because no other user has the secret's file.
     """
     encrypt = switch("ENCRYPT")
     if rank == 0:
@@ -107,13 +107,13 @@ def meet_on_one_host(store: Any, rank: int, size: int) -> Identity:
 
 
 def _is_torchrun() -> bool:
-    """Return whether torchrun started this rank; under mpirun, users may set these for torch."""
+    """Return whether torchrun started this rank. Under mpirun, users may set its variables."""
     if not all(name in os.environ for name in _TORCHRUN):
         return False
     return "TORCHELASTIC_RUN_ID" in os.environ or not any(name in os.environ for name in _MPI)
 
 
-# Both live until the process ends: ranks that arrive later, and later jobs, use them, too.
+# Kept until the process ends, for ranks that arrive later and for later jobs.
 _store: Any = None
 _served: dict[str, tuple[StoreServer, bytes]] = {}
 
@@ -123,18 +123,18 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
 
     Any process that reaches torch's store can read and write it. Ranks on one host therefore take
     only a loopback port from it; their secret is in a file (see LocalSecret in the core). Ranks on
-    several hosts also take the secret from it, unless a variable gives the secret.
+    several hosts also take the secret from it, unless a variable provides the secret.
 
     A published address may lead to another job of this user, which has the same secret or its own
-    file. Each rank therefore derives from its own environment which job it belongs to. A given
-    secret is combined with that. Without one, the store on loopback, which has proved to be this
-    user's, names its job.
+    file. Each rank therefore derives the job's identity from its own environment. A secret from a
+    variable is combined with it. Without such a secret, the store on loopback, which has proved to
+    be this user's, names its job.
     """
     global _store
     server = ranks[0] if ranks else 0
     key = f"rendezvous/{zlib.crc32(repr(tuple(ranks)).encode()):08x}"
     one_host = _on_one_host(size)
-    encrypt = switch("ENCRYPT")  # invalid variables raise on all ranks before any of them waits
+    encrypt = switch("ENCRYPT")  # if invalid, raises on all ranks before any of them waits
     job, given = _job(ranks), job_secret()
     secret = hmac.new(given.encode(), job.encode(), "sha256").hexdigest() if given else None
     if not one_host and encrypt and not secret:
@@ -161,18 +161,18 @@ def _meet_through_torch(rank: int, size: int, ranks: Sequence[int]) -> Identity:
         rendezvous, _, learned = told.decode(errors="replace").partition(" ")
     if rank != server and (one_host or secret):
         _check_job(rendezvous, secret, job, encrypt)
-    # The secret from torch's store is ignored if a variable gives one.
+    # A secret from a variable takes precedence over the one in torch's store.
     return Identity(rank, size, rendezvous, secret or learned or None)
 
 
 def _job(ranks: Sequence[int]) -> str:
-    """Return what distinguishes this job from the user's others, independently of torch's store."""
+    """Return what identifies this job among the user's jobs, independently of torch's store."""
     variables = [f"{name}={os.environ.get(name, '')}" for name in _JOB_VARIABLES]
     return ", ".join([*variables, f"ranks {list(ranks)}" if ranks else "all ranks"])
 
 
 def _check_job(rendezvous: str, secret: str | None, job: str, encrypt: bool) -> None:
-    """Raise HorovodInternalError unless the store at `rendezvous` is that of this job.
+    """Raise HorovodInternalError unless the store at `rendezvous` belongs to this job.
 
     An attacker who relays this connection to the right store could redirect the next one. With a
     secret, the other store would have to know it. Without one, no other process can listen at the
@@ -209,7 +209,7 @@ def _on_one_host(size: int) -> bool:
 def _serve(
     one_host: bool, secret: str | None, job: str, encrypt: bool
 ) -> tuple[StoreServer, bytes]:
-    """Serve our store; also return what to publish about it."""
+    """Serve our store. Also return the value to publish about it."""
     if one_host:
         address = _LOOPBACK
     else:
@@ -233,7 +233,7 @@ def _port(told: bytes) -> int:
 
 
 def _torch_store(rank: int, size: int) -> Any:
-    """Connect to torchrun's store or, if there is none, to one that rank 0 serves."""
+    """Connect to torchrun's store, or to one that rank 0 serves if there is none."""
     try:
         torch: Any = importlib.import_module("torch.distributed")
     except ImportError as error:
@@ -249,19 +249,19 @@ def _torch_store(rank: int, size: int) -> Any:
         is_master=rank == 0 and not of_agent,
         timeout=timedelta(seconds=start_timeout()),
         wait_for_workers=False,
-        multi_tenant=True,  # the user's torch.distributed may serve at this port, too
+        multi_tenant=True,  # the user's torch.distributed may also serve at this port
     )
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return torch.PrefixStore(f"horoscale/attempt{attempt}", store)
 
 
 def own_address(peer: str, port: int) -> str:
-    """Return this machine's address on the route to `peer`, which may be itself."""
+    """Return this machine's address on the route to `peer`, which may be this machine."""
     error: OSError | None = None
     for family, kind, _, _, address in socket.getaddrinfo(peer, port, type=socket.SOCK_DGRAM):
         try:
             with socket.socket(family, kind) as probe:
-                probe.connect(address)  # sends nothing
+                probe.connect(address)  # sends no data
                 return str(probe.getsockname()[0])
         except OSError as failed:
             error = failed

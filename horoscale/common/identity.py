@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Identity:
-    """A rank, and how it meets the others. None: as the core determines it."""
+    """A rank and its rendezvous. None: determined by the core."""
 
     rank: int
     size: int
     rendezvous: str | None = None  # host:port of the job's store
     secret: str | None = None
-    served: bool = True  # the store at the rendezvous runs already; otherwise rank 0 serves it
+    served: bool = True  # the store is already running; otherwise rank 0 serves it

@@ -1,4 +1,4 @@
-"""This process' membership in a job: the one Runtime of the process, from init to shutdown."""
+"""This process' membership in a job: its single Runtime, from init to shutdown."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _at_start: list[Callable[[Runtime], None]] = []
 
 
 def current_runtime() -> Runtime:
-    """Return the runtime that hvd.init() started; raise ValueError if there is none."""
+    """Return the runtime that hvd.init() started. Raises ValueError if there is none."""
     runtime = _runtime
     if runtime is None:
         raise ValueError(_no_runtime())
-    return cast("Runtime", runtime)  # a standby raises for what it does not implement
+    return cast("Runtime", runtime)  # a standby raises for unsupported calls
 
 
 def is_standby() -> bool:
@@ -45,7 +45,7 @@ def is_initialized() -> bool:
 
 
 def before_end(finish: Callable[[], None]) -> None:
-    """Call `finish` before this process leaves a job, unless it leaves because of a failure.
+    """Call `finish` before this process leaves a job, except because of a failure.
 
     shutdown() raises the exception of `finish`.
     """
@@ -53,7 +53,7 @@ def before_end(finish: Callable[[], None]) -> None:
 
 
 def at_start(use: Callable[[Runtime], None]) -> None:
-    """Call `use` with the runtime of each job that begins, and of the current one."""
+    """Call `use` with the runtime of the current job and of each later one."""
     with _lock:
         _at_start.append(use)
         if isinstance(_runtime, Runtime):
@@ -61,7 +61,7 @@ def at_start(use: Callable[[Runtime], None]) -> None:
 
 
 def at_end(forget: Callable[[], None]) -> None:
-    """Call `forget` whenever a job of this process has ended."""
+    """Call `forget` at the end of each job of this process."""
     _at_end.append(forget)
 
 
@@ -87,9 +87,9 @@ def start(
     """Join the job of all ranks, or of `ranks` only, which are renumbered in that order.
 
     `mpi_comm` is the handle of an MPI communicator whose ranks form the job. In an elastic job,
-    `view` is the view to join. HorovodInternalError means that it can no longer become complete,
-    and the caller asks for the next one. None: this process' view, or the next one that can be
-    started. A process without a view gets a Standby.
+    `view` is the view to join. HorovodInternalError means that the view can no longer become
+    complete, and the caller requests the next one. None: this process' view, or the next one that
+    can be started. A process without a view gets a Standby.
     """
     global _runtime
     if _forked:
@@ -150,7 +150,7 @@ def _join(view: View) -> Runtime:
 
 
 def stop(failure: str | None = None) -> None:
-    """Leave the job; with `failure`, tell the peers that this rank failed and why."""
+    """Leave the job. With `failure`, tell the peers that this rank failed and why."""
     global _runtime
     with _lock, ExitStack() as leaving:
         leaving.callback(_leave, failure)
@@ -183,7 +183,7 @@ def _no_runtime() -> str:
 
 
 def _watch_exit() -> None:
-    """Leave the job when the interpreter exits; report the exception that ended it, if any."""
+    """Leave the job when the interpreter exits, and report the exception that ended it, if any."""
     if not _ExitWatch.installed:
         _ExitWatch.installed = True
         _ExitWatch.previous_hook = sys.excepthook
@@ -209,7 +209,7 @@ class _ExitWatch:
 
 def _after_fork_in_child() -> None:
     global _runtime, _forked, _lock
-    _lock = threading.RLock()  # a thread that the fork did not copy may hold the other
+    _lock = threading.RLock()  # after a fork, a lost thread may hold the old lock
     if _runtime is not None:
         _forked = True
         _runtime = None

@@ -1,4 +1,4 @@
-"""Point-to-point messages: what all bindings' sends and receives share."""
+"""Point-to-point messages: the common part of all bindings' sends and receives."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Channel(IntEnum):
     """Tag spaces. A message in one never matches a receive in another."""
 
     TENSORS = 0
-    GRADIENTS = 1  # of tensors that were sent with the same tag
+    GRADIENTS = 1  # of tensors sent with the same tag
     OBJECT_HEADERS = 2
-    OBJECTS = 3  # tagged by the numbers in the headers
-    GROUPS = 4  # those of torch.distributed's process groups
-    GROUP_BARRIERS = 5  # the messages of monitored_barrier()
+    OBJECTS = 3  # tagged with the numbers in the headers
+    GROUPS = 4  # of torch.distributed process groups
+    GROUP_BARRIERS = 5  # of monitored_barrier()
     SNAPSHOTS = 6  # of elastic states
 
 
@@ -47,33 +47,34 @@ class Place(NamedTuple):
     dtype: DataType
     elements: int
     owner: object  # of the memory
-    device: Device | None = None  # where the memory is; None: the host
+    device: Device | None = None  # the location of the memory; None: the host
 
 
 class Prepared(NamedTuple):
-    """A send or a receive that has been validated and can be started."""
+    """A validated send or receive that can be started."""
 
     message: MessageArg
     is_send: bool
     owner: object  # of the memory
 
     def start(self) -> _core.Handle:
-        """Start it. The handle of a receive returns the sender's rank."""
+        """Start the operation. The handle of a receive returns the sender's rank."""
         return current_runtime().start_message(self.message, self.is_send, False, self.owner)
 
     def run(self) -> int:
-        """Run it and wait; return the sender's rank."""
+        """Run the operation and wait for it. Return the sender's rank."""
         return current_runtime().run_message(self.message, self.is_send, self.owner)
 
 
 class View(Generic[T]):
-    """A message that was received without a copy: what recv_view() returns.
+    """A message received without a copy: the result of recv_view().
 
         with hvd.recv_view((64, 128), dtype, src=0) as tensor:
             use(tensor)
 
     The sender's send() waits until the view is released: by release(), at the end of the `with`
-    block, or when the last tensor made from it is freed. Data that is read later may have changed.
+    block, or when the last tensor that refers to it is freed. Data that is read later may have
+    changed.
     """
 
     def __init__(self, message: _core.MessageView, tensor: T) -> None:
@@ -94,11 +95,11 @@ class View(Generic[T]):
         return self._message.source
 
     def release(self) -> None:
-        """Return the memory to the sender, which may then change it. Later calls do nothing.
+        """Return the memory to the sender, which may then modify it. Later calls have no effect.
 
         Raises:
             RankFailedError: a rank of the process set was lost while the message was in use. The
-                sender may have continued and changed it.
+                sender may have continued and modified it.
         """
         self._tensor = None
         self._message.release()
@@ -148,7 +149,7 @@ def receiving(
 def receive_view(
     dtype: DataType, elements: int, nbytes: int, src: int | None, tag: int, process_set: ProcessSet
 ) -> _core.MessageView:
-    """Receive this many elements from the global rank `src`, or from any (None), without a copy."""
+    """Receive `elements` elements from the global rank `src` (None: any rank) without a copy."""
     peer = check_source(ANY if src is None else src, process_set)
     place = Place(0, dtype, elements, None)
     message = _message(place, peer, tag, process_set, Channel.TENSORS)
@@ -183,14 +184,14 @@ def check_peer(argument: str, rank: int, process_set: ProcessSet) -> int:
 
 
 def check_source(src: int | Source, process_set: ProcessSet) -> int:
-    """Return the peer of a receive, as check_peer() does; ANY_RANK for ANY."""
+    """Return the peer of a receive like check_peer(); ANY_RANK for ANY."""
     if isinstance(src, Source):
         return ANY_RANK
     return check_peer("src", src, process_set)
 
 
 def check_tag(tag: int) -> int:
-    """Return the tag; raise ValueError if it is out of range, TypeError if it is not an integer."""
+    """Return the tag. Raises ValueError if it is out of range, TypeError if not an integer."""
     number = index(tag)
     if not 0 <= number <= _MAX_TAG:
         raise ValueError(f"tag={tag} is not between 0 and 2**62 - 1")

@@ -2,7 +2,7 @@
 
 An object is sent as two messages: its content, under a number that is unique for the sender, and a
 header with that number, under the user's tag. A header therefore never matches the content of
-another object, whatever fails and however many threads send.
+another object, regardless of failures and concurrent threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from horoscale.common.batches import wait_for_all
 from horoscale.common.messages import Channel, Place, Prepared, receiving, sending
 from horoscale.common.process_sets import ProcessSet, at_removal, global_process_set
 
-_numbers = count()  # of the objects that this process has sent
+_numbers = count()  # of the objects sent by this process
 
 
 def send_object(
@@ -32,12 +32,12 @@ def send_object(
     """Send a picklable object to one rank, which calls recv_object().
 
     Between hosts the object is protected against modification in transit. Unless it is small, this
-    waits until it is received.
+    call waits until it is received.
 
     Args:
         obj: any object that cloudpickle can serialize.
         dst: the global rank of the receiver.
-        tag: distinguishes objects between the same two ranks; 0 or greater.
+        tag: distinguishes objects between the same two ranks; at least 0.
         process_set: the set to which both ranks belong.
 
     Raises:
@@ -48,7 +48,7 @@ def send_object(
     content = cloudpickle.dumps(obj)
     number = next(_numbers)
     header = array("q", [len(content), number])
-    # The content first: after a Ctrl-C between the two, no header announces unsent content.
+    # Send the content first: after a Ctrl-C in between, no header announces unsent content.
     messages = [
         sending(_bytes_of(content), dst, number, process_set, Channel.OBJECTS),
         sending(_bytes_of(header), dst, tag, process_set, Channel.OBJECT_HEADERS),
@@ -59,7 +59,7 @@ def send_object(
 def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> Any:
     """Return the next object that a rank sends to this one by send_object() with this tag.
 
-    A call that Ctrl-C interrupts takes no object: the next call returns it.
+    A call that Ctrl-C interrupts consumes no object: the next call returns it.
 
     Args:
         src: the global rank of the sender.
@@ -72,7 +72,7 @@ def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process
         HorovodInternalError: another failure, such as a concurrent hvd.shutdown().
     """
     incoming = _Incoming(src, tag, process_set)
-    # A thread resumes the receive in which its previous call was interrupted.
+    # A thread resumes the receive that was interrupted in its previous call.
     key = threading.get_ident(), set_id(process_set), src, tag
     incoming = _incoming.setdefault(key, incoming)
     try:
@@ -85,7 +85,7 @@ def recv_object(src: int, tag: int = 0, process_set: ProcessSet = global_process
 
 
 class _Incoming:
-    """An object being received. A Ctrl-C at any time loses nothing of it."""
+    """An object being received. A Ctrl-C at any time loses no part of it."""
 
     def __init__(self, src: int, tag: int, process_set: ProcessSet) -> None:
         self._source = src, process_set
@@ -96,7 +96,7 @@ class _Incoming:
         self._handles: list[_core.Handle] = []  # of the header, then of the content
 
     def wait(self) -> bytearray:
-        """Wait for the object; resume if an earlier call was interrupted."""
+        """Wait for the object. Resume if an earlier call was interrupted."""
         if not self._handles:
             self._start(self._receive_header)
         self._handles[0].wait()
@@ -122,7 +122,7 @@ def _forget_set(identity: int) -> None:
         _incoming.pop(key, None)
 
 
-at_removal(_forget_set)  # only of a failed set, because removal waits for pending operations
+at_removal(_forget_set)  # only for a failed set: otherwise removal waits for operations
 job.at_end(_incoming.clear)
 
 

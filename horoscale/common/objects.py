@@ -1,7 +1,7 @@
 """Broadcast and allgather of picklable objects.
 
 Unpickling runs code. The bytes come only from ranks of the job, which have proved that they know
-its secret. Data that was modified between hosts is not unpickled (docs/security.md).
+its secret. Data modified between hosts is not unpickled (docs/security.md).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank. The root gets an unpickled copy, too.
+    """Return the root's object on every rank. The root also gets an unpickled copy.
 
     Args:
         obj: any object that cloudpickle can serialize; ignored on ranks other than the root.
         root_rank: the global rank of the sender.
-        name: identifies this call among pending ones. None: calls are matched by their order.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Raises:
@@ -49,7 +49,7 @@ def allgather_object(
 
     Args:
         obj: any object that cloudpickle can serialize.
-        name: identifies this call among pending ones. None: calls are matched by their order.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Collectives on bytes, the basis for objects and for the agreement on process sets.
+"""Collectives on bytes, used for objects and for the agreement on process sets.
 
-The bytes are authenticated: data that was modified between hosts is never unpickled.
+The bytes are authenticated: data modified between hosts is never unpickled.
 """
 
 from __future__ import annotations

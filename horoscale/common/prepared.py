@@ -1,8 +1,8 @@
-"""The fast path for repeated operations: one call into the library, little work in Python.
+"""The fast path for repeated operations: one library call and little work in Python.
 
-Validating and describing a call takes longer than a small operation itself. Each function here
-returns a cached template. A collective's template runs or starts the operation on two addresses, a
-message's template on one. The functions for collectives take:
+Validating and describing a call takes longer than a small operation. Each function here returns a
+cached template. The template of a collective runs or starts the operation on two addresses, that of
+a message on one. The functions for collectives take:
 
     dtype: the framework's dtype of the elements.
     shape: of the tensor, whose elements lie in C order.
@@ -48,7 +48,7 @@ from horoscale.common.process_sets import ProcessSet, at_removal, global_process
 
 
 def _forget(_: object) -> None:
-    """Clear the caches: a removed set's id may be reused for a set with other ranks."""
+    """Clear the caches: the id of a removed set may be reused for a set with other ranks."""
     runtime = current_runtime()
     runtime.templates.clear()
     runtime.messages.clear()
@@ -68,9 +68,9 @@ def prepared_allreduce(
     process_set: ProcessSet,
     priority: int,
 ) -> Template:
-    """Find an allreduce.
+    """Return the template of an allreduce.
 
-    `op` is as for resolve_op(). Each rank's values are multiplied by `prescale` before the
+    `op` is as in resolve_op(). Each rank's values are multiplied by `prescale` before the
     reduction, and the result by `postscale`.
     """
     templates = current_runtime().templates
@@ -97,7 +97,7 @@ def prepared_broadcast(
     process_set: ProcessSet,
     priority: int,
 ) -> Template:
-    """Find a broadcast from a global rank."""
+    """Return the template of a broadcast from a global rank."""
     runtime = current_runtime()
     identity = set_id(process_set)
     root = index(root_rank)
@@ -123,7 +123,7 @@ def prepared_gather(
     process_set: ProcessSet,
     priority: int,
 ) -> Template:
-    """Find an allgather, or an alltoall of equal parts, into memory like that of `out`."""
+    """Return the template of an allgather, or alltoall of equal parts, into memory like `out`."""
     runtime = current_runtime()
     identity = set_id(process_set)
     key = (kind, name, identity, priority, dtype, shape, out.dtype, out.shape)
@@ -152,7 +152,7 @@ def prepared_reducescatter(
     process_set: ProcessSet,
     priority: int,
 ) -> Template:
-    """Find a reducescatter of equal parts into memory like that of `out`."""
+    """Return the template of a reducescatter of equal parts into memory like `out`."""
     runtime = current_runtime()
     identity = set_id(process_set)
     how = op, float(prescale), float(postscale)
@@ -179,11 +179,11 @@ def prepared_message(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> PreparedMessage:
-    """Find a send to the global rank `peer`, or a receive from it or from ANY."""
+    """Return the template of a send to the global rank `peer`, or a receive from it or ANY."""
     runtime = current_runtime()
     identity = 0 if process_set is global_process_set else set_id(process_set)
     key = (is_send, peer, tag, channel, identity, dtype, elements)
-    # A cached value may equal one whose type would be rejected.
+    # The key may equal a cached one although its type would be rejected.
     is_known = type(tag) is int and (type(peer) is int or peer is ANY)
     message = runtime.messages.get(key) if is_known else None
     if message is None:

@@ -1,4 +1,4 @@
-"""Registration: sets that hvd.init(process_sets=...) lists on any rank are registered on all."""
+"""Registration of the sets that any rank lists in hvd.init(process_sets=...), on all ranks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def begin_process_sets(
 ) -> None:
     """Register the sets that any rank passes to hvd.init(process_sets=...). Collective.
 
-    They are registered in the same order on all ranks. The job is that of the communicator
-    `comm`, or of the ranks `job_ranks` of the world.
+    They are registered in the same order on all ranks. The job is that of the communicator `comm`,
+    or of the world ranks `job_ranks`.
 
     Raises ValueError on every rank if one of them lists an invalid set, or if the ranks disagree
     about "dynamic".
@@ -80,9 +80,9 @@ def begin_process_sets(
 
 
 class _Name(NamedTuple):
-    """Identifies a set passed to init(): its ranks, and how many sets of these ranks precede it.
+    """Identifies a set passed to init(): its ranks, and the number of earlier sets of these ranks.
 
-    Distinct sets of the same ranks are matched by their position among these.
+    Distinct sets of the same ranks are matched by this number.
     """
 
     ranks: tuple[int, ...]
@@ -100,7 +100,7 @@ def _names(lists_of_ranks: Sequence[Sequence[int]]) -> list[_Name]:
 
 
 def _is_distinct(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a set is distinct; raise ValueError if the ranks disagree about it."""
+    """Return whether a set is distinct. Raises ValueError if the ranks disagree about it."""
     by_answer: dict[bool, list[int]] = {}
     for one in said:
         names = _names(one["sets"])
@@ -117,9 +117,9 @@ def _is_distinct(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
 def _resolve(
     process_set: ProcessSet, runtime: Runtime, comm: Any, job_ranks: Sequence[int]
 ) -> str | None:
-    """Set the ranks of a set that was made from a communicator, or return the problem."""
+    """Set the ranks of a set created from a communicator, or return the problem."""
     if process_set.survival is not None and process_set.survival.rule is not None:
-        # Its ranks are resolved in this job, regardless of those in an earlier one.
+        # The ranks are resolved in this job, regardless of an earlier one.
         try:
             process_set.ranks = ranks_by_rule(process_set, runtime)
         except ValueError as error:
@@ -142,7 +142,7 @@ def _resolve(
 
 
 def _all_gave_communicators(name: _Name, said: Sequence[dict[str, Any]]) -> bool:
-    """Return whether each member of a set made it from a communicator."""
+    """Return whether all members of a set created it from a communicator."""
     return all(
         (name, True) in zip(_names(one["sets"]), one["from_comm"], strict=True)
         for one in said

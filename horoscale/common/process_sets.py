@@ -12,9 +12,9 @@ from typing import Any
 from horoscale._core import HorovodInternalError, OpKind, Runtime, SetFlags
 from horoscale.common import communicators, job
 
-# Adding and removing share a name, so that contradicting calls are detected.
+# Adding and removing share a name, so that conflicting calls are detected.
 REGISTRATION = "horoscale.process_sets"
-# Ids from here on belong to sets that only their members registered.
+# Ids from here on belong to sets that were registered by their members only.
 FIRST_ID_BY_MEMBERS = 1 << 30
 _NO_SET = -1  # the target of a removal without effect
 
@@ -27,22 +27,22 @@ class ProcessSet:
     mpi_comm: Any
     ordered: bool
     distinct: bool
-    survival: Any = None  # in elastic jobs: see horoscale.common.surviving_sets
+    survival: Any = None  # in elastic jobs; see horoscale.common.surviving_sets
 
     def __init__(
         self, ranks_or_comm: Iterable[int], *, ordered: bool = False, distinct: bool = False
     ) -> None:
-        """Describe the set of these global ranks, or of an mpi4py communicator's ranks.
+        """Describe the set of these global ranks, or of the ranks of an mpi4py communicator.
 
-        The ranks are sorted unless `ordered` is true. An ordered set keeps the given order: rank()
-        and results with one part per rank (allgather, alltoall, reducescatter, gather, scatter)
-        follow it. Roots and peers are still global ranks, and sums still have the same bits.
+        The ranks are sorted unless `ordered` is true. An ordered set keeps the given order, which
+        rank() and results with one part per rank (allgather, alltoall, reducescatter, gather,
+        scatter) follow. Roots and peers are still global ranks. The order does not affect sums.
 
         Only one set of the same ranks in the same order can be registered, unless `distinct` asks
         for a separate one.
 
-        The ranks of a communicator are determined by hvd.init(process_sets=...), which registers
-        the set. If Split() made the communicators, each rank passes its own. An ordered set has the
+        hvd.init(process_sets=...), which registers the set, determines the ranks of a communicator.
+        If Split() created the communicators, each rank passes its own. An ordered set has the
         communicator's order.
         """
         self.process_set_id = None
@@ -64,10 +64,10 @@ class ProcessSet:
 
     @staticmethod
     def from_group(group: Any = None) -> ProcessSet:
-        """Return the process set that a group of torch.distributed's backend "horoscale" is.
+        """Return the process set of a process group of torch.distributed's backend "horoscale".
 
-        None: the default group, which is hvd.global_process_set. Raises ValueError if the group is
-        of another backend.
+        None: the default group, whose set is hvd.global_process_set. Raises ValueError if the group
+        has another backend.
         """
         distributed = importlib.import_module("horoscale.torch.distributed")
         process_set: ProcessSet = distributed.process_set(group)
@@ -76,11 +76,11 @@ class ProcessSet:
     def to_group(self, timeout: timedelta | None = None) -> Any:
         """Return this set as a process group of torch.distributed's backend "horoscale".
 
-        If the set came from from_group(), this returns that group. Otherwise the first call
-        creates a group with this `timeout`, and all members of the set must make it, as for
-        dist.new_group(). Later calls return the same group until it is destroyed. Destroying it
-        does not affect the set. Operations without a name are matched by the order of the calls on
-        both the set and the group.
+        If the set came from from_group(), this returns that group. Otherwise the first call creates
+        a group with this `timeout`. All members of the set must make it, as for dist.new_group().
+        Later calls return the same group until it is destroyed. Destroying it does not affect the
+        set. Operations without a name are matched by the order of the calls on both the set and the
+        group.
 
         Raises ValueError if the set is not registered, this rank is not in it, or
         init_process_group() was not called.
@@ -107,7 +107,7 @@ class ProcessSet:
         return self.ranks.index(own)
 
     def included(self) -> bool | None:
-        """Return whether this process is in the set, or None if that is unknown (before init)."""
+        """Return whether this process is in the set, or None if unknown (before init)."""
         if self.ranks is None or not job.is_initialized():
             return None
         return job.current_runtime().topology.rank in self.ranks
@@ -117,14 +117,14 @@ class ProcessSet:
             return NotImplemented
         if self.ranks != other.ranks or self.process_set_id != other.process_set_id:
             return False
-        # Until they are registered, distinct sets differ only in identity.
+        # Until they are registered, distinct sets are equal only if identical.
         is_one = self.process_set_id is not None or not (self.distinct or other.distinct)
         return self is other or is_one
 
     __hash__ = None  # type: ignore[assignment]  # equality changes with registration
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
-        """Return the set itself: a copied model continues to use the registered set."""
+        """Return the set itself, so that a copied model continues to use the registered set."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -162,7 +162,7 @@ def before_removal(finish: Callable[[], None]) -> None:
 
 
 def at_removal(forget: Callable[[int], None]) -> None:
-    """Call `forget` with the id of each set that is removed, because ids are reused."""
+    """Call `forget` with the id of each removed set, because ids are reused."""
     _at_removal.append(forget)
 
 
@@ -176,7 +176,7 @@ def add_process_set(
 ) -> ProcessSet:
     """Register a process set after hvd.init(process_sets="dynamic"). Every rank must call it.
 
-    `ordered` and `distinct` have the same meaning as in ProcessSet. They apply if ranks are given.
+    `ordered` and `distinct` have the same meaning as in ProcessSet, and apply if ranks are given.
 
     With `members_only`, only the set's members call it. Other ranks do not take part, and
     process_sets="dynamic" is not needed. Calls are matched by their ranks: if several threads
@@ -219,8 +219,8 @@ def add_process_set(
     problem = problem or problem_with_range(process_set.ranks, runtime)
     if problem:
         raise ValueError(problem)
-    # All ranks must detect together that such a set exists. A rank that raised alone would leave
-    # the others waiting if they add or remove a different set.
+    # All ranks must detect together that such a set exists. If a rank raised alone, the others
+    # would wait for it if they add or remove a different set.
     flags = SetFlags.BY_MEMBERS if members_only else SetFlags(0)
     register(runtime, process_set.ranks, flags | _flags_of(process_set), process_set, tag)
     return process_set
@@ -229,11 +229,12 @@ def add_process_set(
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a registered set from the job. Every rank must call it.
 
-    The members alone remove a set that was added with members_only=True. If the set has lost a
-    member, each of the others removes it independently.
+    A set added with members_only=True is removed by its members only. If the set has lost a member,
+    each of the others removes it independently.
 
-    Returns False and does nothing for the global set and for a set that is not registered. Raises
-    MismatchError if the ranks' calls do not match, also in whether the set is registered.
+    Returns False without effect for the global set and for a set that is not registered. Raises
+    MismatchError if the ranks' calls do not match, or if the ranks disagree whether the set is
+    registered.
     """
     runtime = job.current_runtime()
     set_id = process_set.process_set_id
@@ -256,10 +257,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def give_up_process_set(process_set: ProcessSet, *, abandon: bool = False) -> None:
-    """Remove a members_only set without waiting for the other members.
+    """Release a members_only set without waiting for the other members.
 
-    This rank can no longer use the set. It is removed when all members have given it up and pending
-    operations have completed. With `abandon`, pending operations fail on all members instead.
+    This rank can no longer use the set. The set is removed when all members have released it and
+    pending operations have completed. With `abandon`, pending operations fail on all members
+    instead.
     """
     set_id = process_set.process_set_id
     assert set_id is not None
@@ -284,13 +286,13 @@ def _forget_set(process_set: ProcessSet, set_id: int) -> None:
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """Return the ids of all registered sets with their global ranks, in the sets' order.
 
-    Sets that were added with members_only=True are listed by their members.
+    Sets added with members_only=True are included on their members only.
     """
     return job.current_runtime().process_sets()
 
 
 def registered(set_id: int) -> ProcessSet:
-    """Return the process set with an id; raise ValueError if this process knows none."""
+    """Return the process set with an id. Raises ValueError if this process knows none."""
     if set_id == 0:
         return global_process_set
     try:
@@ -300,17 +302,17 @@ def registered(set_id: int) -> ProcessSet:
 
 
 def known_sets() -> dict[int, ProcessSet]:
-    """Return the registered sets that this process has an object for, by id."""
+    """Return the registered sets that have an object in this process, by id."""
     return dict(_registered)
 
 
 def are_dynamic() -> bool:
-    """Return whether sets may be added and removed."""
+    """Return whether sets can be added and removed."""
     return _dynamic
 
 
 def begin(runtime: Runtime, dynamic: bool) -> None:
-    """Begin a job, in which only the global set is registered."""
+    """Begin a job in which only the global set is registered."""
     global _dynamic
     global_process_set.ranks = list(range(runtime.topology.size))
     _dynamic = dynamic
@@ -323,10 +325,7 @@ def register(
     process_set: ProcessSet | None,
     tag: str = "",
 ) -> int:
-    """Register a set of these ranks for the object `process_set`. Collective.
-
-    Returns its id.
-    """
+    """Register a set of these ranks for the object `process_set`, and return its id. Collective."""
     handle = runtime.enqueue(
         OpKind.ADD_PROCESS_SET, name=tag or None, ranks=ranks, set_flags=flags, will_wait=True
     )
@@ -339,9 +338,9 @@ def register(
 
 
 def register_again(runtime: Runtime, ranks: list[int], process_set: ProcessSet | None) -> int:
-    """Register a set of a previous job with the ranks that it has in this one. Collective.
+    """Register a set of a previous job with its ranks in this one, and return its id. Collective.
 
-    Sets that lost members may now have equal ranks. They remain separate sets. Returns the id.
+    Sets that have lost members may now have equal ranks. They remain separate sets.
     """
     flags = SetFlags.ORDERED
     if ranks in runtime.process_sets().values():
@@ -374,14 +373,14 @@ def _flags_of(process_set: ProcessSet) -> SetFlags:
 
 
 def problem_if_registered(process_set: ProcessSet) -> str | None:
-    """Return the problem with registering a set if it is already registered."""
+    """Return the reason why a set cannot be registered if it is already registered, or None."""
     if process_set.ranks is None or process_set.process_set_id is not None:
         return f"{process_set} is already registered"
     return None
 
 
 def problem_with_range(ranks: Sequence[int], runtime: Runtime) -> str | None:
-    """Return the problem with registering a set if the job does not have its ranks."""
+    """Return the reason why a set cannot be registered if the job lacks its ranks, or None."""
     size = runtime.topology.size
     if min(ranks) < 0 or max(ranks) >= size:
         return f"process set {ranks}: ranks must be between 0 and {size - 1}"
@@ -397,7 +396,7 @@ def _need_dynamic(function: str) -> None:
 
 
 def _forget() -> None:
-    """Unregister all sets at the end of a job. Their objects can be used in the next one."""
+    """Unregister all sets at the end of a job. The next job can use their objects."""
     global _dynamic
     for process_set in _registered.values():
         process_set.process_set_id = None

@@ -1,6 +1,6 @@
-"""Tensors that are divided among the members of a set and readable by all of them.
+"""Tensors that are sharded over the members of a process set, and readable by all of them.
 
-On one host the members map each other's parts side by side, so gathering them moves no data.
+Members on one host map each other's shards side by side, so that gathering moves no data.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from horoscale.common.process_sets import ProcessSet
 from horoscale.common.synchronization import barrier
 
 T = TypeVar("T")
-_SAID = struct.Struct("qq")  # a shard's location, and its bytes
-_REFUSED = -2  # in place of the location; -1: in memory that others cannot map
+_SAID = struct.Struct("qq")  # a shard's location and number of bytes
+_REFUSED = -2  # in place of the location; -1: memory that others cannot map
 
 # Shards that other members have mapped. They are freed when no member maps them any longer.
 _seen_by_others: dict[int, OwnedBuffer] = {}
@@ -40,7 +40,7 @@ class Shards(Generic[T]):
 
     Attributes:
         own: this rank's rows. Write only to these.
-        whole: the rows of all members in the order of the set, as of the last gather().
+        whole: the rows of all members in set order, as of the last gather().
         is_view: whether `whole` maps the members' own memory, on one host. `own` is then a part of
             it, and a member's writes may be visible immediately. Otherwise gather() copies.
         process_set: the set.
@@ -54,7 +54,7 @@ class Shards(Generic[T]):
         process_set: ProcessSet,
         copy: Callable[[], object],
     ) -> None:
-        """Combine the bindings' tensors; `copy` gathers if the memory is not joined."""
+        """Combine the binding's tensors. `copy` gathers the rows if the memory is not joined."""
         self.own = own
         self.whole = whole
         self.process_set = process_set
@@ -67,10 +67,10 @@ class Shards(Generic[T]):
         return self._memory is not None and self._memory.joined is not None
 
     def gather(self) -> T:
-        """Return `whole` with all that the members wrote before they called this. Collective.
+        """Return `whole` with all that members wrote before they called this. Collective.
 
-        If `is_view`, a member that writes its rows afterwards changes what the others see. Let them
-        finish reading first, for example with hvd.barrier().
+        If `is_view`, writes that a member makes afterwards are visible to the others. Let the
+        others finish reading first, for example with hvd.barrier().
 
         Raises ValueError after close(), HorovodInternalError if a member fails.
         """
@@ -85,8 +85,9 @@ class Shards(Generic[T]):
     def close(self) -> None:
         """Free the memory. Collective: all members must call it. Later calls do nothing.
 
-        `own` stays valid as long as it is referenced. If `is_view`, `whole` reads as zeros. Without
-        this call the memory is kept until hvd.shutdown(), because other members may read it.
+        `own` stays valid as long as it is referenced. If `is_view`, `whole` then contains zeros.
+        Without this call, the memory is kept until hvd.shutdown(), because other members may read
+        it.
 
         Raises HorovodInternalError if a member fails. The memory is then kept.
         """
@@ -101,7 +102,7 @@ class Shards(Generic[T]):
 
 
 def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
-    """Allocate `nbytes` on each member of the set, and join them if possible. Collective.
+    """Allocate `nbytes` on each member of the set, joined if possible. Collective.
 
     Raises on all members: MismatchError if they request different sizes, HorovodInternalError if
     one of them could not allocate its memory.
@@ -143,7 +144,7 @@ def allocate(nbytes: int, process_set: ProcessSet) -> Memory:
 
 
 def check_rows(rows: int, process_set: ProcessSet) -> int:
-    """Return each member's share of the rows; raise ValueError unless they are equal."""
+    """Return each member's number of rows. Raises ValueError unless the rows divide evenly."""
     members = len(members_of(process_set))
     if rows % members:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Standby: takes the place of the runtime in an elastic job's process that has no view yet."""
+"""Standby: replaces the runtime in a process of an elastic job that has no view yet."""
 
 from __future__ import annotations
 

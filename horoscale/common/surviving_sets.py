@@ -1,10 +1,10 @@
-"""Process sets that survive a change of the ranks of an elastic job.
+"""Process sets that survive a change of an elastic job's ranks.
 
 In each view a set's members are determined again: by a rule on (rank, size), or by identity. A
-member is a slot on a host, so a replacement process takes the place of the one that it replaces.
-All ranks carry the same list of sets from view to view. The source sends it to new ranks, which
-match their own objects by the order of creation. Removed sets therefore keep their positions in the
-list, also for ranks that missed a view whose start failed or one half of a removal.
+member is a slot on a host, so a replacement process takes the place of its predecessor. All ranks
+keep the same list of sets from view to view. The source sends it to new ranks, which match their
+own objects by the order of creation. Removed sets therefore keep their positions in the list. This
+also covers ranks that missed a view whose start failed, or one half of a removal.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Survival:
 
 @dataclass
 class _Kept:
-    """One set, as it is carried from view to view."""
+    """A set as it is kept from view to view."""
 
-    members: list[str]  # identities in the order of the set; empty: removed for good
+    members: list[str]  # identities in set order; empty: removed permanently
     on_loss: str
-    process_set: ProcessSet | None  # this process' object for it
+    process_set: ProcessSet | None  # this process' object for the set
     ranks: list[int] | None = None  # in the current view; None: not registered there
     set_id: int | None = None  # in the current view
     ordered: bool = False
@@ -52,7 +52,7 @@ class _Sets:
     kept: list[_Kept] = field(default_factory=list)
     declared: list[ProcessSet] = field(default_factory=list)  # in a standby
     dynamic: bool = False
-    entered: bool = True  # all of the job's sets are registered: its start did not fail
+    entered: bool = True  # the job has started and all of its sets are registered
 
 
 _sets = _Sets()
@@ -62,10 +62,10 @@ def surviving(ranks_or_rule: Iterable[int] | Rule, *, on_loss: OnLoss = "shrink"
     """Return a process set with a policy for changes of the ranks.
 
     Args:
-        ranks_or_rule: a list of ranks; or a function of (rank, size) that returns whether the rank
+        ranks_or_rule: a list of ranks, or a function of (rank, size) that returns whether the rank
             belongs to the set. The function is called again whenever the ranks change, and must
             return the same on all of them.
-        on_loss: with a list, what to do if a member is lost and no other process takes its slot on
+        on_loss: for a list, what to do if a member is lost and no other process takes its slot on
             the host. "shrink": continue without it. "drop": unregister the set. "wait": unregister
             the set until the slot is taken again. Sets created by ProcessSet() shrink.
 
@@ -75,7 +75,7 @@ def surviving(ranks_or_rule: Iterable[int] | Rule, *, on_loss: OnLoss = "shrink"
     if on_loss not in ("shrink", "drop", "wait"):
         raise ValueError(f'on_loss={on_loss!r} must be "shrink", "drop" or "wait"')
     if callable(ranks_or_rule):
-        process_set = ProcessSet([0], distinct=True)  # it may accept the ranks of another one
+        process_set = ProcessSet([0], distinct=True)  # its ranks may equal those of another set
         process_set.ranks = None  # until the number of ranks is known
         process_set.survival = Survival(ranks_or_rule, on_loss)
     else:
@@ -87,7 +87,7 @@ def surviving(ranks_or_rule: Iterable[int] | Rule, *, on_loss: OnLoss = "shrink"
 def keep(view: View | None) -> None:
     """Record the sets of the job of `view`, which is about to end."""
     if not job.is_initialized() or not _sets.entered:
-        return  # it did not begin, so the list is unchanged
+        return  # the job did not start, so the list is unchanged
     if job.is_standby():
         standby = cast("Standby", job.current_runtime())
         _sets.declared, _sets.dynamic = list(standby.process_sets), standby.dynamic
@@ -99,11 +99,11 @@ def keep(view: View | None) -> None:
             continue
         if now.get(one.set_id) == one.ranks:
             one.process_set = objects.get(one.set_id)
-        else:  # removed, and the id may belong to another set
+        else:  # removed; another set may have the id now
             one.members, one.ranks, one.set_id = [], None, None
     seen = {0, *(one.set_id for one in _sets.kept)}
     for set_id, ranks in sorted(now.items()):
-        # Other ranks do not know the sets that only their members registered: these end here.
+        # Sets registered by their members only are unknown to other ranks. They end here.
         if set_id not in seen and set_id < process_sets.FIRST_ID_BY_MEMBERS:
             process_set = objects.get(set_id)
             survival = None if process_set is None else process_set.survival
@@ -162,7 +162,7 @@ def _register_again(runtime: Runtime, view: View | None) -> None:
 
 
 def _ranks_in(one: _Kept, size: int, view: View | None) -> list[int] | None:
-    """Return the ranks of a set in a view; None if the set is not registered in it."""
+    """Return the ranks of a set in a view, or None if the set is not registered in it."""
     if not one.members:
         return None
     survival = None if one.process_set is None else one.process_set.survival

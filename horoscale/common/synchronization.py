@@ -20,12 +20,12 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join() -> int:
     """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the other ranks reduce without this one. Average still divides by the number of all
+    Until then, the other ranks reduce without this rank. Average still divides by the number of all
     ranks (see JOIN_AVERAGE in docs/configuration.md). Operations that need this rank, such as
     allgather, raise HorovodInternalError on the other ranks.
 
-    Returns the last rank to join. Raises ValueError before hvd.init(), HorovodInternalError if a
-    rank fails.
+    Returns the rank that joined last. Raises ValueError before hvd.init(), HorovodInternalError if
+    a rank fails.
     """
     handle = current_runtime().enqueue(OpKind.JOIN, will_wait=True)
     handle.wait()

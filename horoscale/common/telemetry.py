@@ -1,8 +1,8 @@
-"""Each second's report to the launcher of a watched job (horoscalerun --status-port).
+"""Reports to the launcher of a watched job every second (horoscalerun --status-port).
 
 The process inherits one end of a socket pair from its host's supervisor, as ranks of elastic jobs
-inherit their link to the driver. A Python thread writes lines of JSON to it. Each line contains
-what has changed since the line before. The runtime is involved only when the thread reads its
+inherit their link to the driver. A Python thread writes lines of JSON to it. Each line contains the
+values that changed since the previous line. The runtime is involved only when the thread reads its
 metrics, once a second.
 """
 
@@ -26,7 +26,7 @@ from horoscale.common.elastic_link import elastic_link
 VARIABLE = "HOROSCALE_STATUS_LINK"  # DESCRIPTOR:INODE
 INTERVAL_S = 1.0
 MAX_LINE_BYTES = 32 << 10
-_SEND_S = 5.0  # bounds the wait for a stopped supervisor when this process exits
+_SEND_S = 5.0  # bounds the wait for a stopped supervisor at process exit
 _MOST_LINKS = 16
 _MOST_LATE = 16
 _MOST_NOTES = 16
@@ -41,10 +41,10 @@ def set_counters(counters: Mapping[str, int]) -> None:
 
 
 class Telemetry:
-    """The reporting thread. It ends with the process or when the supervisor is gone."""
+    """The reporting thread. It ends with the process or when the supervisor exits."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Send a first report, then one each second."""
+        """Send a first report, then one every second."""
         self.process = os.getpid()
         self._connection = connection
         self._connection.settimeout(_SEND_S)
@@ -56,7 +56,7 @@ class Telemetry:
         threading.Thread(target=self._run, name="horoscale-telemetry", daemon=True).start()
 
     def hasten(self) -> None:
-        """Report now."""
+        """Send a report now."""
         self._due.set()
 
     def tell(self, values: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class Telemetry:
                 self._due.wait(INTERVAL_S)
 
     def read(self) -> dict[str, Any]:
-        """Return all values to report; between two jobs only the script's counters."""
+        """Return all values to report; between two jobs, the script's counters only."""
         activity, metrics = self._activity.read_with_metrics()
         at = round(time.monotonic(), 3)
         if not metrics:
@@ -121,7 +121,7 @@ class Telemetry:
 
 
 def _encodings(sets: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return for each lossy encoding the bytes before and after it, and the largest error."""
+    """Return the bytes before and after each lossy encoding, and the largest error."""
     totals: dict[str, list[float]] = {}
     for one in sets:
         for name, used in one["encodings"].items():
@@ -133,7 +133,7 @@ def _encodings(sets: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def _view() -> int:
-    """Return the number of this rank's view; 0 in a job that is not elastic."""
+    """Return the number of this rank's view, or 0 in a job that is not elastic."""
     link = elastic_link()
     view = None if link is None else link.view()
     return 0 if view is None else view.number
@@ -156,15 +156,15 @@ def _begin(_: Runtime) -> None:
 
 def _end() -> None:
     """Send the last notes, because the process may exit."""
-    # Also called in a forked child before it drops this object. It must not take the lock: the
-    # thread that may have held it does not exist in the child.
+    # Also called in a forked child before it drops this object. It must not take the lock, because
+    # the thread that may have held it does not exist in the child.
     if _telemetry is not None and _telemetry.process == os.getpid():
         with contextlib.suppress(OSError):
             _telemetry.tell({})
 
 
 def _inherited(given: str) -> socket.socket | None:
-    """Return the socket that the variable names, if its descriptor was not reused."""
+    """Return the socket that the variable names, unless its descriptor was reused."""
     descriptor, _, inode = given.partition(":")
     try:
         number = int(descriptor)
@@ -172,7 +172,7 @@ def _inherited(given: str) -> socket.socket | None:
             return None
         os.set_inheritable(number, False)
         return socket.socket(fileno=number)
-    except (OSError, ValueError):  # a program between the supervisor and this one has closed it
+    except (OSError, ValueError):  # closed by a program between the supervisor and this one
         return None
 
 
@@ -183,7 +183,7 @@ def _after_fork_in_child() -> None:
 
 
 def watch() -> None:
-    """Report this process' jobs if a supervisor listens. Called once."""
+    """Report this process' jobs if there is a supervisor. Called once."""
     if VARIABLE in os.environ:
         job.at_start(_begin)
         job.at_end(_end)

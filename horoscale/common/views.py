@@ -1,4 +1,4 @@
-"""Views: the membership of an elastic job between two changes, with ranks assigned by the driver.
+"""Views: an elastic job's membership between two changes, with ranks assigned by the driver.
 
 Views are values. The driver numbers them 1, 2, 3, … and sends each to its members as JSON. Ranks
 and set ids of one view have no meaning in another.
@@ -27,12 +27,12 @@ class View:
     local_size: int
     cross_rank: int
     cross_size: int
-    members: tuple[str, ...]  # identity of each rank: "host:slot:incarnation"
-    # By rank: the rank it had in the preceding view; None for a rank that does not hold the commit.
+    members: tuple[str, ...]  # the identity of each rank: "host:slot:incarnation"
+    # By rank: its rank in the preceding view; None for a rank that does not have the commit.
     previous: tuple[int | None, ...]
-    source: int  # the rank whose state the others take; a survivor while there is one
-    commit: int  # number of the commit to which all survivors return (0: none)
-    skip_sync: bool  # no rank is new and none restores; the same on all ranks
+    source: int  # the rank whose state the others receive; a survivor if there is one
+    commit: int  # number of the commit that all survivors restore (0: none)
+    skip_sync: bool  # no rank is new or restores; the same on all ranks
 
     def __post_init__(self) -> None:
         """Raise ValueError if the fields contradict each other."""
@@ -40,16 +40,16 @@ class View:
 
     @property
     def host(self) -> str:
-        """The name of this rank's host, as discovery gave it."""
+        """The name of this rank's host, as reported by discovery."""
         return self.members[self.rank].rsplit(":", 2)[0]
 
     def to_json(self) -> str:
-        """This view as one line of JSON."""
+        """Return this view as one line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> View:
-        """Return the view that to_json() wrote; raise ValueError if the text is invalid."""
+        """Return the view written by to_json(). Raises ValueError if the text is invalid."""
         try:
             return cls.from_fields(json.loads(text))
         except RecursionError:
@@ -57,7 +57,7 @@ class View:
 
     @classmethod
     def from_fields(cls, fields: object) -> View:
-        """Return the view with these JSON fields; raise ValueError if they are invalid."""
+        """Return the view with these JSON fields. Raises ValueError if they are invalid."""
         if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
             raise ValueError("a view must have exactly the fields " + ", ".join(_FIELDS))
         for name, check in _FIELDS.items():
@@ -69,7 +69,7 @@ class View:
 
 @dataclass(frozen=True)
 class Provisional:
-    """The provisional place of a process that is in no view. It is never rank 0."""
+    """The provisional place of a process that is in no view. Its rank is never 0."""
 
     rank: int
     size: int
@@ -79,13 +79,13 @@ class Provisional:
     cross_size: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an impossible rank."""
+        """Raise ValueError for an invalid rank."""
         if not 0 < self.rank < self.size <= MAX_RANKS or not 0 <= self.local_rank < self.local_size:
             raise ValueError(f"invalid provisional rank {self.rank} of {self.size}")
 
     @classmethod
     def from_fields(cls, fields: object) -> Provisional:
-        """Return the object with these JSON fields; raise ValueError if they are invalid."""
+        """Return the object with these JSON fields. Raises ValueError if they are invalid."""
         names = list(cls.__dataclass_fields__)
         if not isinstance(fields, dict) or sorted(fields) != sorted(names):
             raise ValueError("a provisional rank must have exactly the fields " + ", ".join(names))
@@ -103,7 +103,7 @@ def views_of(
     commit: int,
     skip_sync: bool,
 ) -> list[View]:
-    """Return a view for each of its members. A host's ranks are consecutive."""
+    """Return one view for each member. The ranks of a host are consecutive."""
     hosts = [member.rsplit(":", 2)[0] for member in members]
     order = list(dict.fromkeys(hosts))
     counts = {host: hosts.count(host) for host in order}

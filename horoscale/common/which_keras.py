@@ -1,6 +1,7 @@
-"""The Keras of this process: Keras 3, or Keras 2 (tf_keras) where TF_USE_LEGACY_KERAS selects it.
+"""The Keras of this process: Keras 3, or Keras 2 (tf_keras) if TF_USE_LEGACY_KERAS selects it.
 
-That variable selects tf.keras. This module follows it, so that both are the same Keras.
+This variable selects the implementation of tf.keras. This module follows it, so that both are the
+same Keras.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def backend() -> str:
 
 
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """Return a copy of a number, an array, a tensor or a Keras variable as an array."""
+    """Return a copy of a number, array, tensor or Keras variable as an array."""
     if not IS_LEGACY:
         value = keras.ops.convert_to_numpy(value)
     elif hasattr(value, "numpy"):  # a tensor or a variable

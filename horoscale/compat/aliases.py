@@ -1,10 +1,9 @@
-"""Makes `horovod.X` another name of `horoscale.X`: the same module object, imported once.
+"""Makes `horovod.X` an alias of `horoscale.X`: the same module object, imported once.
 
-Scripts and pickles that name either package therefore meet the same classes. Modules that only
-Horovod has (horovod.torch.mpi_ops) are served by the module of ours that exports their names.
-What we don't have yet (horovod.tensorflow.data.compute_service) is found by find_spec(), and its
-import is an ImportError: Horovod's own subpackage is there as well where the framework is missing,
-so programs try the import.
+Scripts and pickles that use either package therefore share classes. A module that only Horovod has
+(horovod.torch.mpi_ops) maps to the module of ours that exports its names. find_spec() finds modules
+that we lack (horovod.tensorflow.data.compute_service), but importing them raises ImportError, as
+importing Horovod's subpackages does if the framework is missing. Programs therefore try the import.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SERVED_BY = {
     "ray.runner": "ray.executor",
 }
 
-# What horoscale does not have yet, by the module that would have it.
+# Missing features, by the module that would provide them.
 _ABSENT = {
     "tensorflow.data.compute_service": "service for tf.data",
     "tensorflow.data.compute_worker": "service for tf.data",
@@ -42,12 +41,12 @@ _ABSENT = {
 
 
 class AliasFinder(MetaPathFinder):
-    """Finds every module below `horovod`; has to come before the finder that looks into folders."""
+    """Finds every module below `horovod`. It must precede the finder for folders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an alias; None if there is nothing to serve it."""
+        """Return the spec of an alias, or None if no module of ours serves it."""
         if not fullname.startswith(ALIAS + "."):
             return None
         name = fullname.removeprefix(ALIAS + ".")
@@ -65,8 +64,8 @@ class _AliasLoader(Loader):
         self._target = target
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what it finds here after the call, so that the module keeps its
-        # own name and spec.
+        # The import system reads sys.modules after the call, so the module keeps its own name and
+        # spec.
         sys.modules[module.__name__] = importlib.import_module(self._target)
 
 
@@ -83,7 +82,7 @@ class _AbsentLoader(Loader):
 
 
 def install() -> None:
-    """Serves `horovod.*` in this process. Does nothing the second time."""
+    """Serve `horovod.*` in this process. Later calls do nothing."""
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, AliasFinder())
 

@@ -1,4 +1,4 @@
-"""What Horovod's programs import from horovod.common.elastic."""
+"""The names that Horovod's programs import from horovod.common.elastic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ObjectState", "State", "run_fn"]
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
-    """Return run(func), with `reset` called as the first of the state's reset callbacks."""
+    """Return run(func), with `reset` added as the first of the state's reset callbacks."""
     again = run(func)
 
     def wrapper(state: _State, *args: Any, **kwargs: Any) -> Any:

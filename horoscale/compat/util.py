@@ -11,7 +11,7 @@ from horoscale.common.basics import nccl_built
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the binding of a framework, such as "torch", can be imported."""
+    """Return whether the binding of a framework, such as "torch", can be imported."""
     del verbose
     return all(
         importlib.util.find_spec(name) is not None
@@ -20,18 +20,18 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be served: there is a library to reach one."""
+    """Return whether GPU tensors are supported: a library to access a GPU was found."""
     del ext_base_name, verbose
     return nccl_built()
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of two."""
+    """Return whether a number of ranks is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
-    """Cuts a list into `parts` pieces whose lengths differ by one at most."""
+    """Split a list into `parts` pieces whose lengths differ by at most one."""
     short, longer = divmod(len(items), parts)
     ends = [i * short + min(i, longer) for i in range(parts + 1)]
     return [items[start:end] for start, end in pairwise(ends)]

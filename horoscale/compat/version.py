@@ -1,4 +1,4 @@
-"""The release of Horovod whose interface horoscale has: what horovod.version and .metadata tell."""
+"""The version of Horovod with horoscale's interface, for horovod.version and .metadata."""
 
 # Scripts compare it.
 __version__ = "0.28.1"

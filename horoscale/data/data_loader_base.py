@@ -33,25 +33,25 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} has to implement _iterate()")
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return what the consumer gets for a batch; a trainer may override it."""
+        """Return the value that the consumer gets for a batch. A trainer may override it."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass over the data."""
+        """Start a pass over the data."""
         for batch in self._iterate():
             yield self._process_batch(batch)
 
 
 class AsyncDataLoaderMixin:
-    """Runs _iterate() in a background thread. It comes before the loader among the base classes.
+    """Runs _iterate() in a background thread. It must precede the loader among the base classes.
 
-    Each pass over the data has a thread and a queue of its own. The thread ends with the pass: at
-    the end of the data, when the consumer leaves its loop, or with close_async_loader(). What
-    _iterate() raises is raised in the consumer, after the batches that came before it.
-    _process_batch() runs in the consumer's thread.
+    Each pass over the data has its own thread and queue. The thread ends with the pass: at the end
+    of the data, when the consumer leaves its loop, or with close_async_loader(). The consumer gets
+    an exception of _iterate() after the preceding batches. _process_batch() runs in the consumer's
+    thread.
     """
 
-    if TYPE_CHECKING:  # the loader's
+    if TYPE_CHECKING:  # the loader's method
 
         def _iterate(self) -> Iterator[Any]: ...
 
@@ -61,8 +61,8 @@ class AsyncDataLoaderMixin:
         """Pass all other arguments on to the loader.
 
         Args:
-            async_loader_queue_size: how many batches may be ready before they are asked for; 0: no
-                thread, the consumer iterates itself.
+            async_loader_queue_size: the maximum number of prefetched batches. 0: use no thread, and
+                iterate in the consumer.
             args: positional arguments of the loader.
             kwargs: its keyword arguments.
         """
@@ -71,16 +71,16 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the background threads, and wait until they have ended.
+        """End the background threads, and wait for them.
 
-        A pass that is under way raises RuntimeError if it would continue. A new pass may begin
+        A pass that is in progress raises RuntimeError when it continues. A new pass may be started
         afterwards.
         """
         for prefetch in list(self._passes):
             prefetch.close()
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass over the data, in a thread of its own."""
+        """Start a pass over the data, in a new thread."""
         if self.async_loader_queue_size <= 0:
             for batch in self._iterate():
                 yield self._process_batch(batch)

@@ -1,4 +1,4 @@
-"""Prefetch: an iterator that a background thread keeps ahead of its consumer."""
+"""Prefetch: an iterator that a background thread runs ahead of its consumer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# A thread that is inside user code when the process ends is waited for no longer than this.
+# Maximum wait at exit for a thread that is inside user code.
 _AT_EXIT_S = 5.0
 
 
 class _Queue:
-    """What the two threads share: at most `size` items, and how the producer ended."""
+    """A queue of at most `size` items between the two threads, and the producer's end state."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -25,7 +25,7 @@ class _Queue:
         self._closed = False
 
     def put(self, item: Any) -> bool:
-        """Add an item when there is room; false if the consumer wants no more."""
+        """Add an item, waiting for room; return False if the consumer has closed the queue."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
             if not self._closed:
@@ -34,14 +34,14 @@ class _Queue:
             return not self._closed
 
     def end(self, error: BaseException | None) -> None:
-        """Tell the consumer that nothing follows, or that it has to raise `error` then."""
+        """Mark the end. The consumer then stops, or raises `error`."""
         with self._changed:
             self._ended = True
             self._error = error
             self._changed.notify_all()
 
     def get(self) -> Any:
-        """Take the next item. StopIteration at the end, or the producer's error."""
+        """Return the next item. Raises StopIteration at the end, or the producer's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ended or self._items)
             if self._closed:
@@ -50,13 +50,13 @@ class _Queue:
                 item = self._items.popleft()
                 self._changed.notify_all()
                 return item
-            error, self._error = self._error, None  # raised once; the end comes after it
+            error, self._error = self._error, None  # raised once, followed by the end
         if error is not None:
             raise error
         raise StopIteration
 
     def close(self) -> None:
-        """Give up what is queued; whoever waits is woken."""
+        """Drop queued items, and wake up waiting threads."""
         with self._changed:
             self._closed = True
             self._items.clear()
@@ -65,10 +65,10 @@ class _Queue:
 
 
 class Prefetch(Iterator[Any]):
-    """Iterates over what `iterate()` returns, at most `size` items ahead, in a daemon thread.
+    """Iterates over the result of `iterate()`, at most `size` items ahead, in a daemon thread.
 
-    One thread at a time may consume it. A thread can't survive a fork: a child that continues with
-    its parent's Prefetch gets a RuntimeError.
+    Only one thread at a time may consume it. A thread does not survive a fork: a child that
+    continues with its parent's Prefetch gets a RuntimeError.
     """
 
     def __init__(self, iterate: Callable[[], Iterable[Any]], size: int) -> None:
@@ -79,21 +79,21 @@ class Prefetch(Iterator[Any]):
             target=_produce, args=(iterate, self._queue), name="horoscale-prefetch", daemon=True
         )
         self._thread.start()
-        # Also at the end of the process, where a daemon thread in foreign code can crash it.
+        # Also runs at exit, where a daemon thread inside foreign code could crash the process.
         self._finalizer = weakref.finalize(self, _stop, self._queue, self._thread)
 
     def __next__(self) -> Any:
-        """Return the next item; raise what `iterate` raised."""
+        """Return the next item; raise the exception of `iterate`."""
         if os.getpid() != self._process:
             raise RuntimeError("a pass over a data loader can't go on in a forked process")
         return self._queue.get()
 
     def close(self) -> None:
-        """End the thread and wait for it; it ends when `iterate` yields next. May be repeated."""
+        """End the thread when `iterate` yields next, and wait for it. May be called repeatedly."""
         if os.getpid() != self._process:
             return
         self._queue.close()
-        if self._thread is not threading.current_thread():  # collected as garbage there
+        if self._thread is not threading.current_thread():  # garbage collected in that thread
             self._thread.join()
         self._finalizer.detach()
 
@@ -106,7 +106,7 @@ def _produce(iterate: Callable[[], Iterable[Any]], queue: _Queue) -> None:
             if not queue.put(item):
                 break
         if hasattr(items, "close"):
-            items.close()  # a generator's `finally` runs here, in the thread that ran the rest
+            items.close()  # runs a generator's `finally` in the thread that ran the rest
     except BaseException as caught:
         error = caught
     queue.end(error)

@@ -1,8 +1,8 @@
-"""The driver of elastic jobs: which processes there are, and which of them are the job's ranks.
+"""The driver of elastic jobs: decides which processes exist, and which of them are ranks.
 
-A library for launchers: horoscalerun's own, and executors of other engines. `Driver` carries out
-what `Membership` decides, through a `Launcher` that starts and stops processes. Membership is pure:
-events and the time go in, actions come out.
+A library for launchers: horoscalerun, and executors of other engines. `Membership` makes the
+decisions: it is pure, maps events and times to actions, and performs no I/O. `Driver` executes the
+actions through a `Launcher` that starts and stops processes.
 """
 
 from __future__ import annotations

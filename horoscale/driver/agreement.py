@@ -1,4 +1,4 @@
-"""What the members of the next view agree on: their order, the commit, and whose state counts."""
+"""Determines the next view: the order of its members, the commit, and the source of the state."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ class Candidate:
 
     @property
     def identity(self) -> str:
-        """Who it is, whatever its rank."""
+        """An identity that does not depend on the rank."""
         return f"{self.host}:{self.slot}:{self.process}"
 
 
 def agreed_commit(held: Mapping[int, Sequence[int]]) -> tuple[int, set[int]]:
-    """Return the commit that survivors go back to, and which of them can.
+    """Return the commit to which survivors roll back, and the survivors that hold it.
 
-    `held` are the commits of each survivor. It is the highest that all have that have any; if they
-    have none in common, the highest of all. 0, and all survivors, where nobody has one.
+    `held` has the commits of each survivor. The result is the highest commit shared by all
+    survivors that have any; if there is none, the highest of all. If no survivor has a commit, it
+    is 0, and all survivors.
     """
     holders = {process: set(commits) for process, commits in held.items() if commits}
     if not holders:
@@ -39,16 +40,16 @@ def agreed_commit(held: Mapping[int, Sequence[int]]) -> tuple[int, set[int]]:
 
 
 def in_order(candidates: Sequence[Candidate], hosts: Sequence[str]) -> list[Candidate]:
-    """Return the candidates by their rank in the next view.
+    """Return the candidates in the order of their ranks in the next view.
 
-    Hosts keep their order, with those that have no survivor last, in the order of `hosts`; on a
-    host, processes are in the order of their slots. But the first is a survivor if there is one.
+    Hosts with survivors keep their order; the others follow in the order of `hosts`. On a host,
+    processes are ordered by slot. If there is a survivor, the first process is one.
     """
     last = len(candidates)
     age: dict[str, tuple[int, int]] = {}
     for position, host in enumerate(hosts):
         age[host] = (_age(candidates, host, last), position)
-    for one in candidates:  # on hosts that are not listed any longer
+    for one in candidates:  # on hosts that are no longer listed
         age.setdefault(one.host, (_age(candidates, one.host, last), len(hosts)))
     ordered = sorted(candidates, key=lambda one: (age[one.host], one.host, one.slot, one.process))
     first = next((at for at, one in enumerate(ordered) if one.rank is not None), 0)
@@ -63,13 +64,13 @@ def _age(candidates: Sequence[Candidate], host: str, none: int) -> int:
 def compose(
     number: int, candidates: Sequence[Candidate], hosts: Sequence[str], *, failed: bool
 ) -> dict[int, View]:
-    """Return the next view as each of its processes sees it.
+    """Return the next view for each of its processes.
 
-    `failed`: whether something has failed since the preceding one, so that survivors restore.
+    `failed`: whether something has failed since the preceding view, so that survivors restore.
     """
     survivors = {one.process: one.commits for one in candidates if one.rank is not None}
     commit, holders = agreed_commit(survivors)
-    # Who does not hold the commit has nothing that counts: as good as new.
+    # A process without the commit has no usable state, so it counts as new.
     known = [
         one if one.process in holders else Candidate(one.process, one.host, one.slot, None)
         for one in candidates
@@ -81,7 +82,7 @@ def compose(
         number,
         [one.identity for one in ordered],
         previous,
-        source=0,  # a survivor that holds the commit, if anybody is
+        source=0,  # a survivor that holds the commit, if there is one
         commit=commit,
         skip_sync=not failed and None not in previous and latest <= {commit},
     )

@@ -1,4 +1,4 @@
-"""Which hosts get no more processes for a while, because processes have failed there."""
+"""Bans hosts for a while after processes have failed there."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from dataclasses import dataclass
 class BanPolicy:
     """When a host is banned, and for how long.
 
-    By default a host is banned when one of its slots has failed three times within five minutes,
-    for 10 s, and for twice as long each time after that. Its healthy processes stay.
+    By default a host is banned if one of its slots has failed three times within five minutes. The
+    ban lasts 10 s, and each later one twice as long. Healthy processes on the host continue.
     """
 
     failures: int = 3  # of one slot
     within_s: float = 300.0
-    cooldown_s: tuple[float, float] | None = (10.0, 300.0)  # None: for ever
-    evicts: bool = False  # whether the host's other processes have to leave
+    cooldown_s: tuple[float, float] | None = (10.0, 300.0)  # None: forever
+    evicts: bool = False  # whether the host's other processes must leave
 
     @classmethod
     def horovod(cls, cooldown_s: tuple[float, float] | None) -> BanPolicy:
-        """The first failure bans the host, and ends the healthy processes there."""
+        """Return Horovod's policy: the first failure bans the host and ends its processes."""
         return cls(failures=1, cooldown_s=cooldown_s, evicts=True)
 
 
 class Bans:
-    """Remembers failures. Time is an argument, in seconds."""
+    """Records failures and bans. Times are arguments, in seconds."""
 
     def __init__(self, policy: BanPolicy) -> None:
         self.policy = policy
         self._failures: dict[tuple[str, int], list[float]] = {}
         self._until: dict[str, float] = {}
-        self._bans: dict[str, int] = {}  # how many there were
+        self._bans: dict[str, int] = {}  # number of bans by host
 
     def failed(self, host: str, slot: int, now: float) -> bool:
-        """Count the failure of a process; return whether it bans the host.
+        """Record the failure of a process; return whether it bans the host.
 
-        While a host is banned failures do not count: they are of what has banned it.
+        Failures on a banned host do not count, because they have the same cause.
         """
         if self.banned(host, now):
             return False
@@ -51,7 +51,7 @@ class Bans:
         return True
 
     def ban(self, host: str, now: float) -> None:
-        """Ban a host; its failures so far are forgotten."""
+        """Ban a host, and reset its failures."""
         for place in [place for place in self._failures if place[0] == host]:
             del self._failures[place]
         count = self._bans.get(host, 0)
@@ -63,10 +63,10 @@ class Bans:
             self._until[host] = now + min(high, low * 2.0 ** min(count, 60))
 
     def banned(self, host: str, now: float) -> bool:
-        """Whether a host gets no process now."""
+        """Return whether a host is banned now."""
         return now < self._until.get(host, float("-inf"))
 
     def deadline(self, now: float) -> float | None:
-        """When the next ban ends."""
+        """Return the time at which the next ban ends."""
         known = [until for until in self._until.values() if now < until < float("inf")]
         return min(known, default=None)

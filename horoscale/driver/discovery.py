@@ -1,6 +1,7 @@
-"""Where the hosts of an elastic job come from: a script that is asked again and again.
+"""Discovers the hosts of an elastic job by running a script repeatedly.
 
-The script prints a line for each host, `host:slots`, or `host` where the slots are given otherwise.
+The script prints a line for each host: `host:slots`, or `host` if the slots are specified
+elsewhere.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Hosts = tuple[tuple[str, int], ...]
 
 
 class DiscoveryError(RuntimeError):
-    """The script failed, or printed what names no host; the message is for the user."""
+    """The script failed, or printed an invalid line. The message is for the user."""
 
 
 def parse_discovered(text: str, slots_per_host: int | None) -> Hosts:
-    """Return the hosts that a script printed, in its order; a name that comes again adds slots.
+    """Return the hosts that a script printed, in order. A repeated name adds slots.
 
-    Raises DiscoveryError naming the line.
+    Raises DiscoveryError, which names the line.
     """
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -51,7 +52,7 @@ def parse_discovered(text: str, slots_per_host: int | None) -> Hosts:
 
 
 def run_script(script: str, time_limit_s: float = TIME_LIMIT_S) -> str:
-    """Return what a script prints. Raises DiscoveryError if it fails or takes too long."""
+    """Return a script's output. Raises DiscoveryError if it fails or takes too long."""
     try:
         process = subprocess.Popen(
             script,
@@ -67,7 +68,7 @@ def run_script(script: str, time_limit_s: float = TIME_LIMIT_S) -> str:
         output = _read_output(process, time.monotonic() + time_limit_s, time_limit_s)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and what it has left
+            os.killpg(process.pid, signal.SIGKILL)  # including its children
         process.wait()
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
@@ -105,7 +106,7 @@ def _read_output(process: subprocess.Popen[bytes], deadline: float, time_limit_s
 
 
 class ScriptDiscovery:
-    """Asks a script once a second, in a thread, and tells what has changed."""
+    """Runs a script once a second, in a thread, and reports changes."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class ScriptDiscovery:
         on_hosts: Callable[[Hosts], None],
         on_error: Callable[[str], None],
     ) -> None:
-        """Begin. Both functions are called in the thread; an error that stays is told once.
+        """Start. Both functions are called in the thread; a persistent error is reported once.
 
         `on_hosts` may raise ValueError or OSError if it can't use the hosts.
         """
@@ -127,7 +128,7 @@ class ScriptDiscovery:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more; a script that is running is not waited for."""
+        """Stop, without waiting for a running script."""
         self._ended.set()
 
     def _run(self) -> None:

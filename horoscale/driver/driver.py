@@ -1,6 +1,6 @@
-"""Driver: carries out what Membership decides, and says what has happened to it.
+"""Driver: executes Membership's decisions, and passes events to it.
 
-It belongs to the loop of a launcher, which calls it from one thread: nothing in it blocks.
+It runs in a launcher's event loop, which calls it from one thread. It never blocks.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ from horoscale.driver.events import (
 from horoscale.driver.membership import Membership, Part, Rules
 from horoscale.driver.progress import Progress, findings
 
-MAX_LINE_BYTES = 64 << 10  # of what a rank says
-MAX_STATUS_BYTES = 1 << 20  # of an answer to a rank, which reads no longer line
+MAX_LINE_BYTES = 64 << 10  # of a line from a rank
+MAX_STATUS_BYTES = 1 << 20  # of an answer to a rank, which reads no longer lines
 _MAX_COMMITS = 16
 _MAX_CAUSE = 2000
 
 
 class Launcher(Protocol):
-    """What a driver needs of whoever starts processes. No method may block for long, or raise."""
+    """The driver's interface to a launcher. No method may block for long, or raise."""
 
     def start(self, order: Start) -> None:
-        """Start a process; a failure is told to Driver.ended()."""
+        """Start a process. Failures are reported to Driver.ended()."""
 
     def stop(self, process: int, grace_s: float) -> None:
-        """End a process: SIGTERM, and SIGKILL after a grace; SIGKILL at once without one."""
+        """End a process by SIGTERM, and SIGKILL after the grace; without grace, by SIGKILL."""
 
     def send(self, process: int, line: bytes) -> None:
-        """Send a line to a process that was started; nothing happens if it has ended."""
+        """Send a line to a started process. Does nothing if it has ended."""
 
     def call_off(self, view: int, why: str) -> None:
-        """Have the ranks that are starting in a view fail (see store_keys())."""
+        """Make the ranks that are starting in a view fail (see store_keys())."""
 
     def say(self, text: str) -> None:
-        """Tell the user."""
+        """Print a message to the user."""
 
     def finish(self, status: int, why: str) -> None:
-        """The job is over: end what is left."""
+        """Handle the end of the job: end the remaining processes."""
 
 
 class MessageError(ValueError):
-    """A process said what it can't say."""
+    """A process sent an invalid message."""
 
 
 def first_line(order: Start) -> bytes:
-    """Return what a process is told first, before it can have said anything."""
+    """Return the first message to a process, which is sent before it sends anything."""
     if isinstance(order.role, View):
         return _line({"kind": "view", "view": asdict(order.role)})
     return _line({"kind": "hello", "provisional": asdict(order.role)})
 
 
 def store_keys(view: int) -> tuple[str, str]:
-    """Return the keys of the job's store by which the start of a view is called off.
+    """Return the keys of the job's store that cancel the start of a view.
 
-    The first for ranks that wait for others to come, the second for those that have met. The value
-    is the reason. A rank may have set the second already.
+    The first is for ranks that wait for others to arrive, the second for those that have connected.
+    The value is the reason. A rank may already have set the second key.
     """
     return f"view-{view}-failed", f"view-{view}-0/failed"
 
@@ -87,24 +87,24 @@ class Driver:
         self._membership = Membership(rules)
         self._launcher = launcher
         self._progress: dict[int, Progress] = {}
-        self.revision = 0  # grows when parts() may tell something else
+        self.revision = 0  # increases when the result of parts() may change
 
     @property
     def finished(self) -> Finish | None:
-        """How the job has ended; None while it has not."""
+        """The end of the job; None if it has not ended."""
         return self._membership.finished
 
     def discovered(self, hosts: Sequence[tuple[str, int]], now: float) -> None:
-        """Take the hosts that there are now, with their slots, oldest first."""
+        """Handle the current hosts with their slots, oldest first."""
         self._handle(Discovered(tuple(hosts)), now)
 
     def ended(self, process: int, status: int, why: str, now: float) -> None:
-        """Take the end of a process, with its status as subprocess gives it."""
+        """Handle the end of a process; `status` is as in subprocess."""
         self._progress.pop(process, None)
         self._handle(Ended(process, status, why), now)
 
     def host_lost(self, host: str, why: str, now: float) -> None:
-        """Take that there is no way to a host any longer."""
+        """Handle the loss of the connection to a host."""
         self._handle(HostLost(host, why), now)
 
     def drain(self, host: str, now: float) -> None:
@@ -112,15 +112,15 @@ class Driver:
         self._handle(Drained(host), now)
 
     def check_deadlines(self, now: float) -> None:
-        """Do what is due; see `deadline`."""
+        """Perform due actions; see `deadline`."""
         self._handle(Tick(), now)
 
     def deadline(self, now: float) -> float | None:
-        """Return when check_deadlines() has something to do."""
+        """Return the next time to call check_deadlines()."""
         return self._membership.deadline(now)
 
     def said(self, process: int, line: bytes, now: float) -> None:
-        """Take a line of a process. Raises MessageError for what it can't say."""
+        """Handle a line from a process. Raises MessageError if it is invalid."""
         message = _parse(line)
         if message["kind"] == "progress":
             if process in self._membership.processes:
@@ -133,12 +133,12 @@ class Driver:
         self._handle(report, now)
 
     def rank_of(self, process: int) -> int | None:
-        """Return the rank of a process in the current view; None if it has none."""
+        """Return the rank of a process in the current view, or None."""
         known = self._membership.processes.get(process)
         return None if known is None else known.rank
 
     def parts(self) -> tuple[int, int, list[tuple[int, int | None, str]]]:
-        """Return the view, how often the ranks have changed, and each process' rank and part."""
+        """Return the view, the number of changes, and each process's rank and part."""
         membership = self._membership
         parts = [(one.number, one.rank, one.part.value) for one in membership.processes.values()]
         return membership.view, membership.resets, parts
@@ -149,7 +149,7 @@ class Driver:
         return known is None or known.part in (Part.LEAVING, Part.STOPPING)
 
     def status(self, now: float) -> dict[str, Any]:
-        """Return what there is to know of the job, as JSON values."""
+        """Return the status of the job, as JSON values."""
         membership = self._membership
         unknown = Progress(now)
         ranks = {
@@ -208,7 +208,7 @@ def _line(message: dict[str, Any]) -> bytes:
 
 
 def _answer(status: dict[str, Any]) -> bytes:
-    """Return the line that tells a rank the status, without lists that make it too long."""
+    """Return the line with the status for a rank, without lists that would make it too long."""
     line = _line({"kind": "status", "status": status})
     for name in ("processes", "findings"):
         if len(line) > MAX_STATUS_BYTES:
@@ -218,7 +218,7 @@ def _answer(status: dict[str, Any]) -> bytes:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return a message of a process, checked."""
+    """Parse and validate a message of a process."""
     try:
         if len(line) > MAX_LINE_BYTES:
             raise MessageError(f"a line of {len(line)} bytes")

@@ -1,4 +1,4 @@
-"""What can happen in an elastic job, and what its driver can do about it."""
+"""The events of an elastic job, and the actions of its driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horoscale.common.views import Provisional, View
 
 @dataclass(frozen=True)
 class Discovered:
-    """The hosts that there are now, and how many processes each takes."""
+    """The current hosts, and the number of processes for each."""
 
     hosts: tuple[tuple[str, int], ...]
 
@@ -21,8 +21,8 @@ class Reported:
     """A process waits for the next view."""
 
     process: int
-    view: int  # the number of the last one that it had; 0: none
-    commits: tuple[int, ...]  # that it holds
+    view: int  # number of its last view; 0: none
+    commits: tuple[int, ...]  # commits that it holds
     cause: str | None  # what failed
 
 
@@ -37,7 +37,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class HostLost:
-    """There is no way to a host any longer; nothing runs there."""
+    """The connection to a host is lost; nothing runs there."""
 
     host: str
     why: str
@@ -45,7 +45,7 @@ class HostLost:
 
 @dataclass(frozen=True)
 class Drained:
-    """A host is to be left at the next commit, and not used again."""
+    """A host must be left at the next commit, and not used again."""
 
     host: str
 
@@ -81,7 +81,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class SendView:
-    """Give a process the view that it waits for."""
+    """Send a process the view that it waits for."""
 
     process: int
     view: View
@@ -89,23 +89,23 @@ class SendView:
 
 @dataclass(frozen=True)
 class SendInterrupt:
-    """Have a process ask for another view at its next commit."""
+    """Make a process request another view at its next commit."""
 
     process: int
 
 
 @dataclass(frozen=True)
 class SendLeave:
-    """Tell a process that it has no place in the job any longer."""
+    """Tell a process that it no longer belongs to the job."""
 
     process: int
-    status: int  # what it should exit with
+    status: int  # the exit status to use
     why: str
 
 
 @dataclass(frozen=True)
 class CallOff:
-    """Have the start of a view fail for all who are at it: it can't be complete any longer."""
+    """Cancel the start of a view, which can't be completed, for all of its ranks."""
 
     view: int
     why: str
@@ -113,14 +113,14 @@ class CallOff:
 
 @dataclass(frozen=True)
 class Say:
-    """Tell the user."""
+    """Print a message to the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Finish:
-    """End the job; what is left of it is to be stopped."""
+    """End the job and stop the remaining processes."""
 
     status: int
     why: str

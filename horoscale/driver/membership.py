@@ -1,9 +1,9 @@
-"""Membership: which processes an elastic job should have, and which are the ranks of its next view.
+"""Membership: determines an elastic job's processes, and the ranks of its next view.
 
-Pure: events and the time go in, actions come out, and nothing else decides. A process is started
-as a rank of the first view or, later, as a standby; a standby that has reported is ready. The
-ranks of a view report when something has failed, or at the commit after an interruption. Once all
-of them have reported, ended or been evicted, survivors and ready standbys are the next view.
+It is pure, maps events and times to actions, and makes all decisions. A process starts as a rank of
+the first view or, later, as a standby. A standby that has reported is ready. The ranks of a view
+report when something has failed, or at the commit after an interruption. When all of them have
+reported, ended or been evicted, survivors and ready standbys form the next view.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from horoscale.driver.events import (
     Tick,
 )
 
-SETTLE_S = 0.05  # for more deaths, after one
-REPLACE_AFTER_S = 1.0  # a failure, and the view after it: its survivors have the cores meanwhile
-JOIN_WAIT_S = 1.0  # of ready standbys for others, so that they come in one view
-MAX_FRUITLESS = 20  # views in a row that failed without a death and without a commit
+SETTLE_S = 0.05  # wait for further deaths after one
+REPLACE_AFTER_S = 1.0  # after a failure and the next view, whose survivors get the cores first
+JOIN_WAIT_S = 1.0  # ready standbys wait for others, to join in one view
+MAX_FRUITLESS = 20  # consecutive views that failed without a death and without a commit
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the user wants of the job."""
+    """The user's rules for the job."""
 
-    np: int  # for the first view
+    np: int  # ranks of the first view
     min_np: int
     max_np: int
-    elastic_timeout_s: float = 600.0  # with fewer than min_np
-    evict_s: float = 30.0  # for a rank to report, once something has failed
-    reset_limit: int | None = None  # of views after the first
-    leave_s: float = 30.0  # for a process that was told to leave, to end
+    elastic_timeout_s: float = 600.0  # maximum time with fewer than min_np ranks
+    evict_s: float = 30.0  # maximum time for a rank to report after a failure
+    reset_limit: int | None = None  # maximum number of views after the first
+    leave_s: float = 30.0  # maximum time for a process to end after it was told to leave
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     bans: BanPolicy = field(default_factory=BanPolicy)
 
@@ -65,12 +65,12 @@ class Rules:
 
 
 class Part(enum.Enum):
-    """The part that a process has in the job."""
+    """The role of a process in the job."""
 
     STANDBY = "starting"
     READY = "ready"
     MEMBER = "member"
-    REPORTED = "waiting"  # a member, for the next view
+    REPORTED = "waiting"  # a member that waits for the next view
     LEAVING = "leaving"
     STOPPING = "stopping"
 
@@ -85,13 +85,13 @@ class Process:
     part: Part
     rank: int | None = None  # in the view
     commits: tuple[int, ...] = ()
-    stop_at: float | None = None  # of one that was told to leave
+    stop_at: float | None = None  # deadline after it was told to leave
     ready_at: float = 0.0
 
 
 @dataclass
 class _Change:
-    """Why there must be another view, and until when is waited for what."""
+    """The reasons for another view, and the deadlines before it."""
 
     failed: bool
     deaths: bool
@@ -104,11 +104,11 @@ _GOING = (Part.LEAVING, Part.STOPPING)
 
 
 class Membership:
-    """The state of a job. `handle` is the only thing that changes it."""
+    """The state of a job. Only `handle` changes it."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.view = 0  # the number of the current one
+        self.view = 0  # number of the current view
         self.size = 0
         self.resets = 0
         self.processes: dict[int, Process] = {}
@@ -118,12 +118,12 @@ class Membership:
         self._bans = Bans(rules.bans)
         self._next_process = 1
         self._change: _Change | None = None
-        self._replace_at = 0.0  # no standby is started before
+        self._replace_at = 0.0  # earliest time to start a standby
         self._interrupted = False
         self._short_since: float | None = None
         self._short_is_told = False
         self._discovered = False
-        self._ending = False  # a rank has done its work
+        self._ending = False  # a rank has finished its work
         self._failures_at_end: list[str] = []
         self._fruitless = 0
         self._best_commit = 0
@@ -139,7 +139,7 @@ class Membership:
         }
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take what has happened at a time, in seconds; return what is to be done about it."""
+        """Handle an event at a time, in seconds; return the actions to take."""
         self._actions = []
         self._now = now
         if self.finished is None:
@@ -148,7 +148,7 @@ class Membership:
         return self._actions
 
     def deadline(self, now: float) -> float | None:
-        """When to call handle(Tick()) if nothing else happens."""
+        """Return when to call handle(Tick()) if there is no other event."""
         if self.finished is not None:
             return None
         times = [one.stop_at for one in self.processes.values() if one.stop_at is not None]
@@ -192,7 +192,7 @@ class Membership:
             return
         who = _name(process)
         if self._ending:
-            if process.part in _MEMBERS:  # a standby's end is nobody's loss
+            if process.part in _MEMBERS:  # the end of a standby needs no new view
                 self._failures_at_end.append(f"{who} {event.why}")
             return
         self._say(f"{who} {event.why}")
@@ -250,7 +250,7 @@ class Membership:
                 self._stop(process, self.rules.grace_s, "did not leave when told to")
 
     def _end_well(self, now: float) -> None:
-        """A rank has ended well: no more views; the others end as they like."""
+        """Handle the successful end of a rank: no more views; the others may end by themselves."""
         for process in self._of(Part.STANDBY):
             self._stop(process, self.rules.grace_s, "is not needed: the job has ended")
         for process in self._of(Part.READY, Part.REPORTED):
@@ -276,7 +276,7 @@ class Membership:
             self._actions.append(Start(number, process.host, process.slot, view))
 
     def _is_short(self, have: int, needed: int, now: float) -> bool:
-        """Whether the job must wait for more; ends it if it has waited for too long."""
+        """Return whether the job must wait for more processes; end it after the timeout."""
         if have >= needed:
             self._short_since, self._short_is_told = None, False
             return False
@@ -302,9 +302,9 @@ class Membership:
                 self._stop(process, self.rules.grace_s, "has no place any more")
 
     def _start_standbys(self, now: float) -> None:
-        """Fill free slots; but survivors that can continue alone make their first step before that.
+        """Fill free slots, but after survivors that can continue alone have made their first step.
 
-        What a standby imports would take the cores from them.
+        A standby's imports would compete with them for the cores.
         """
         if self._at_limit():
             return
@@ -326,7 +326,7 @@ class Membership:
             rank += 1
 
     def _interrupt_if_wanted(self, now: float) -> None:
-        """Ask the members for another view at their next commit, if hosts have come or gone."""
+        """Request another view at the members' next commit, if hosts have been added or removed."""
         if self._interrupted or self._at_limit():
             return
         ready, starting = self._of(Part.READY), self._of(Part.STANDBY)
@@ -340,10 +340,10 @@ class Membership:
     def _chosen(
         self, members: list[Process], ready: list[Process]
     ) -> tuple[list[Process], list[Process]]:
-        """Return which members stay, and which standbys join them, if the view changes now.
+        """Return the members that stay and the standbys that join, if the view changes now.
 
-        Members without a place go where min_np are left. Else they stay, but make room for
-        newcomers: no more than max_np are chosen, and at least one member, for the state.
+        Members without a place leave if min_np ranks remain. Otherwise they stay, but make room for
+        newcomers: at most max_np are chosen, and at least one member, for the state.
         """
         placed = [one for one in members if self._has_place(one)]
         newcomers = ready[: max(0, self.rules.max_np - max(1, len(placed)))]
@@ -354,7 +354,7 @@ class Membership:
         return [*placed, *others[: self.rules.max_np - count]], newcomers
 
     def _settle(self, now: float) -> None:
-        """Issue the next view, if everything is there that it needs."""
+        """Issue the next view if all conditions are met."""
         change = self._change
         assert change is not None
         silent = self._of(Part.MEMBER)
@@ -379,7 +379,7 @@ class Membership:
         survivors, newcomers = self._chosen(reported, self._of(Part.READY))
         holders = [one for one in reported if one.commits]
         if holders and not any(one in survivors for one in holders):
-            survivors = reported  # who alone holds the state stays
+            survivors = reported  # the only holders of the state stay
             newcomers = newcomers[: max(0, self.rules.max_np - len(survivors))]
         if self._is_short(len(survivors) + len(newcomers), self.rules.min_np, now):
             return
@@ -389,7 +389,7 @@ class Membership:
         change = self._change
         assert change is not None
         best = max((max(one.commits, default=0) for one in chosen), default=0)
-        if not best and self._best_commit:  # newcomers that had not got it yet
+        if not best and self._best_commit:  # only newcomers that had not received the state
             self._finish(1, f"no rank is left that holds commit {self._best_commit}, the last one")
             return
         fruitless = change.failed and not change.deaths and best <= self._best_commit
@@ -420,7 +420,7 @@ class Membership:
             process = self.processes[number]
             process.part, process.rank, process.commits = Part.MEMBER, view.rank, ()
 
-    # ------------------------------------------------------------------ parts
+    # ------------------------------------------------------------------ roles
 
     def _of(self, *parts: Part) -> list[Process]:
         return [one for one in self.processes.values() if one.part in parts]
@@ -429,7 +429,7 @@ class Membership:
         return self._of(*_MEMBERS)
 
     def _has_place(self, process: Process) -> bool:
-        """Whether a process may stay where it is."""
+        """Return whether a process may stay on its host and slot."""
         if self._bans.policy.evicts and self._bans.banned(process.host, self._now):
             return False
         return process.host not in self._drained and process.slot < self._hosts.get(process.host, 0)

@@ -1,8 +1,8 @@
-"""What the ranks of a job report each second, and what is wrong by that: pure functions of time.
+"""Evaluates the reports that the ranks of a job send each second: pure functions of time.
 
-A report holds counters of the script (commit, epoch, step, batch), for how long the rank has
-computed and waited, and of each process set what was done last and what is pending. Its fields are
-what a process says: those that are not what they should be count as not there.
+A report contains counters of the script (commit, epoch, step, batch), the time that the rank has
+computed and waited, and for each process set the last and the pending operations. Reports are not
+trusted: invalid fields are ignored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from horoscale._rank_ranges import named, rank_intervals
 
 SILENT_S = 5.0  # without a report
-STALLED_S = 10.0  # without any advance, while others advance; or with an operation pending
-STRAGGLES = 1.5  # times as long as the other ranks compute
+STALLED_S = 10.0  # without progress while others advance, or with an operation pending
+STRAGGLES = 1.5  # ratio to the other ranks' computing time
 _WINDOW = 10  # reports over which ranks are compared
 _LEAST_WINDOW_S = 3.0
 _MOST_SETS = 8  # of a report
@@ -26,20 +26,20 @@ _COUNTERS = ("commit", "epoch", "step", "batch")
 
 
 class Progress:
-    """What one process has reported."""
+    """The reports of one process."""
 
     def __init__(self, now: float) -> None:
-        """Begin at a time, without a report."""
+        """Start at a time, without a report."""
         self.counters: dict[str, int] = {}
         self.computing = self.waiting = 0.0  # seconds
         self.sets: list[dict[str, Any]] = []
         self.reported_at = now
         self.advanced_at = now
         self._advance: tuple[object, ...] = ()
-        self._times: deque[tuple[float, float]] = deque(maxlen=_WINDOW)  # when, computing
+        self._times: deque[tuple[float, float]] = deque(maxlen=_WINDOW)  # (time, computing)
 
     def take(self, values: dict[str, Any], now: float) -> None:
-        """Take a report."""
+        """Handle a report."""
         self.counters = {name: values[name] for name in _COUNTERS if type(values.get(name)) is int}
         self.computing = _number(values, "computing_seconds")
         self.waiting = _number(values, "waiting_seconds")
@@ -50,21 +50,21 @@ class Progress:
         advance = (*self.counters.values(), *(one["operations"] for one in self.sets))
         if advance != self._advance:
             self._advance, self.advanced_at = advance, now
-        if self._times and self.computing < self._times[-1][1]:  # in another view
+        if self._times and self.computing < self._times[-1][1]:  # restarted in another view
             self._times.clear()
         self._times.append((now, self.computing))
 
     @property
     def tells_all_pending(self) -> bool:
-        """Whether no process set with a pending operation was left out of the last report.
+        """Whether the last report includes all process sets with a pending operation.
 
-        A report has the global set, then the others, those that have waited longest first.
+        A report has the global set first, then the sets that have waited longest.
         """
         return len(self.sets) < _MOST_SETS or any(not one["pending"] for one in self.sets[1:])
 
     @property
     def computing_share(self) -> float | None:
-        """The part of the last seconds in which it did not wait; None where that is not known."""
+        """The fraction of the last seconds in which it did not wait; None if unknown."""
         if len(self._times) < 2:
             return None
         (began, before), (ended, after) = self._times[0], self._times[-1]
@@ -84,7 +84,7 @@ class Progress:
 
 
 def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
-    """Return what does not advance, and who is slow: {"what", "ranks", "text"} each.
+    """Return stalled and slow ranks, each as {"what", "ranks", "text"}.
 
     `what` is "silent", "waiting" (a process set), "stalled" or "straggler".
     """
@@ -99,11 +99,11 @@ def findings(ranks: Mapping[int, Progress], now: float) -> list[dict[str, Any]]:
 def known_members(
     listed: str, reporting: Iterable[int], ranks: Mapping[int, Progress]
 ) -> list[int]:
-    """Return the members of a process set of which it is known whether they wait in it, sorted.
+    """Return the sorted members of a process set for which it is known whether they wait in it.
 
-    A report has few of the sets that its rank is in. A member that leaves this one out, and tells
-    of all that is pending, has called nothing in it. `listed` is the list of the set's ranks in the
-    reports; one that was cut tells nothing.
+    A report has only some of its rank's sets. If it includes all pending sets but not this one, the
+    member has called nothing in it. `listed` is the list of the set's ranks in the reports; a
+    truncated list proves nothing.
     """
     known = set(reporting)
     living = sorted(ranks)
@@ -115,7 +115,7 @@ def known_members(
 
 
 def _set_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a rank says of a process set: texts are cut, other things replaced."""
+    """Return a rank's report of a process set; texts are truncated, invalid values replaced."""
     texts = ("ranks", "last_operation", "executing", "pending_operation")
     return {
         "set": int(_number(values, "set")),
@@ -204,7 +204,7 @@ def _stragglers(ranks: Mapping[int, Progress], named: set[int]) -> list[dict[str
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:
-    """Return the median of all but one of sorted values, of which there are two or more."""
+    """Return the median of all but one of at least two sorted values."""
     left_out = bisect_left(ordered, one)
     middle, odd = divmod(len(ordered) - 1, 2)
 

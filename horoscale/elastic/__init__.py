@@ -14,8 +14,8 @@
 
     train(state)
 
-This package needs no framework. horoscale.torch.elastic, .tensorflow.elastic and .keras.elastic
-add the states of their frameworks. docs/elastic.md is the guide.
+This package needs no framework. horoscale.torch.elastic, .tensorflow.elastic and .keras.elastic add
+the states of their frameworks. For a guide, see docs/elastic.md.
 """
 
 from horoscale.common.surviving_sets import surviving

@@ -12,7 +12,7 @@ _NAME = "elastic.commit"
 
 
 def agree(interruption: int, number: int, due: bool = False) -> tuple[int, bool]:
-    """Return the largest interruption number of any rank, when all ranks are at this commit.
+    """Return the largest interruption number of any rank when all ranks are at this commit.
 
     Also returns whether any rank requests that this commit be written to disk.
 

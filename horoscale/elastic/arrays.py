@@ -1,4 +1,4 @@
-"""Kinds of arrays that snapshots hold as bytes: NumPy's here, other frameworks' elsewhere."""
+"""Kinds of arrays that snapshots store as bytes: NumPy's here, other frameworks' elsewhere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FROM_NUMPY = {np.dtype(name): ours for ours, name in _NUMPY.items()}
 
 @dataclass(frozen=True)
 class Spec:
-    """The shape of an array and its element type, by the name in safetensors files."""
+    """The shape and element type of an array, with the type's name in safetensors files."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """The size of the elements in bytes."""
+        """The size in bytes."""
         return ITEM_BYTES[self.dtype] * prod(self.shape)
 
 
@@ -73,7 +73,7 @@ class NumpyArrays:
         np.copyto(into.view(array.dtype).reshape(array.shape), array)
 
     def make(self, spec: Spec, data: Bytes) -> Any:
-        """Return a new array of these bytes."""
+        """Return a new array with these bytes."""
         return data.copy().view(_NUMPY[spec.dtype]).reshape(spec.shape)
 
 
@@ -81,17 +81,17 @@ _kinds: dict[str, ArrayKind] = {"numpy": NumpyArrays()}
 
 
 def register_kind(kind: ArrayKind) -> None:
-    """Make snapshots hold arrays of a further kind as bytes."""
+    """Register another kind of arrays for snapshots to store as bytes."""
     _kinds[kind.name] = kind
 
 
 def kind_of(value: Any) -> ArrayKind | None:
-    """Return the kind of an array; None for other values and for arrays that must be pickled."""
+    """Return the kind of an array, or None for other values and for arrays that must be pickled."""
     return next((kind for kind in _kinds.values() if kind.matches(value)), None)
 
 
 def kind_named(name: str) -> ArrayKind:
-    """Return a kind by name; raise ValueError if its framework's module is not imported."""
+    """Return a kind by name. Raises ValueError if its framework's module is not imported."""
     try:
         return _kinds[name]
     except KeyError:

@@ -1,6 +1,6 @@
 """Each rank's batch size from its cost per sample: pure functions.
 
-A cost is the time in seconds that a rank computes for one sample. 0.0 means unknown.
+A cost is the compute time of a rank for one sample, in seconds. 0.0 means unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from statistics import median
 
 
 def balanced(total: int, costs: Sequence[float], most: int | None = None) -> list[int]:
-    """Split `total` samples so that the slowest rank computes as briefly as possible.
+    """Split `total` samples so that the compute time of the slowest rank is minimal.
 
     Each rank gets at least one sample and at most `most`. A rank with an unknown cost counts as
     average. Raises ValueError if no such split exists.
@@ -34,7 +34,7 @@ def balanced(total: int, costs: Sequence[float], most: int | None = None) -> lis
 def rebalanced(
     sizes: Sequence[int], costs: Sequence[float], hysteresis: float, most: int | None = None
 ) -> list[int]:
-    """Return better sizes, or these unless the step gets shorter by a fraction of `hysteresis`."""
+    """Return sizes that shorten the step by more than a fraction of `hysteresis`, or `sizes`."""
     proposed = balanced(sum(sizes), costs, most)
     all_known = known(costs)
     if step_seconds(proposed, all_known) < (1.0 - hysteresis) * step_seconds(sizes, all_known):
@@ -43,7 +43,7 @@ def rebalanced(
 
 
 def step_seconds(sizes: Sequence[int], costs: Sequence[float]) -> float:
-    """Return how long the slowest rank computes."""
+    """Return the compute time of the slowest rank."""
     return max(size * cost for size, cost in zip(sizes, costs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Which rank keeps a copy of whose shards, and who gets a lost rank's: pure functions."""
+"""The rank that keeps a copy of each rank's shards, and the one that takes over a lost rank's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ShardsLostError(RuntimeError):
 
 
 class Transfer(NamedTuple):
-    """The shards of one former rank, the current rank that holds them, and the one that gets them.
+    """The shards of one former rank, the current rank that has them, and the one that gets them.
 
     If both are the same, nothing is sent.
     """
@@ -25,8 +25,8 @@ def buddies_of(hosts: Sequence[str]) -> list[int]:
     """Return, for each rank, the rank that keeps a copy of its shards.
 
     The buddy has the same position on the next host, so that the shards survive the loss of a host.
-    If there is only one host, it is the next rank. A single rank is its own buddy. `hosts` are the
-    hosts by rank.
+    If there is only one host, the buddy is the next rank. A single rank is its own buddy. `hosts`
+    are the hosts by rank.
     """
     order = list(dict.fromkeys(hosts))
     if len(order) == 1:
@@ -40,10 +40,10 @@ def buddies_of(hosts: Sequence[str]) -> list[int]:
 
 
 def transfers(former: Sequence[int | None], buddies: Sequence[int]) -> list[Transfer]:
-    """Return how the shards of all former ranks get to the current ones, by former rank.
+    """Return the transfers of all former ranks' shards to current ranks, by former rank.
 
     Surviving ranks keep their shards. The shards of lost ranks go to new ranks, one each. If there
-    are too few new ranks, the buddies keep the rest and then hold several.
+    are too few new ranks, the buddies keep the rest and then have several.
 
     Args:
         former: each current rank's former rank; None for a new rank.

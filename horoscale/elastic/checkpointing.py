@@ -1,10 +1,10 @@
-"""Checkpointing: when commits are written to disk. A thread on rank 0 writes them.
+"""Checkpointing: decides when commits are written to disk, by a thread on rank 0.
 
 HOROSCALE_CHECKPOINT_DIR=D        the folder
 HOROSCALE_CHECKPOINT_EVERY=60s    a time or a number of commits; default 60s
 HOROSCALE_RESUME=D                start from the newest checkpoint in a folder
 
-horoscalerun sets them: --checkpoint-dir, --checkpoint-every, --resume.
+horoscalerun sets these variables: --checkpoint-dir, --checkpoint-every, --resume.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Checkpointing:
-    """Periodically writes the commits of one state."""
+    """Writes the commits of one state periodically."""
 
     def __init__(self, folder: Path, seconds: float, commits: int) -> None:
         """Write to `folder` every `seconds`, or every `commits` commits if that is not 0."""
@@ -52,7 +52,7 @@ class Checkpointing:
         self._written_at = time.monotonic()
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
-        self._hurry = threading.Event()  # set when training does not run
+        self._hurry = threading.Event()  # set while training does not run
 
     def is_due(self, number: int) -> bool:
         """Return whether a commit is due to be written. Rank 0 decides for all."""
@@ -63,7 +63,7 @@ class Checkpointing:
         return time.monotonic() - self._written_at >= self._seconds
 
     def committed(self, commits: Commits, shards: Own = ()) -> None:
-        """Start to write a commit that is due and that all ranks have.
+        """Start writing a commit that is due and that all ranks have.
 
         Rank 0 writes the shared values. Each rank writes its own shards, if it has any.
         """
@@ -82,9 +82,10 @@ class Checkpointing:
         self._thread.start()
 
     def write_now(self, commits: Commits, shards: Own = (), *, only_shards: bool = False) -> None:
-        """Finish the write in progress, then write the last commit, because the job ends.
+        """Finish the current write, then write the last commit, because the job ends.
 
-        With shards, write all commits that this rank holds: another rank may lack the last one.
+        With shards, write all commits that this rank has, because another rank may lack the last
+        one.
         """
         self.hurry()
         numbers = [] if only_shards else [commits.confirmed]
@@ -93,13 +94,14 @@ class Checkpointing:
         self._writer(commits, numbers, list(shards))()
 
     def hurry(self) -> None:
-        """Finish the write in progress without pauses, because training has ended."""
+        """Finish the current write without pauses, because training has ended."""
         self._hurry.set()
 
     def first_number(self, number: int) -> int:
         """Return the number for the first commit of a job: `number`, or a higher one.
 
-        It is above those of the existing checkpoints, so that an earlier job's count as older.
+        It is higher than those of existing checkpoints, so that checkpoints of an earlier job are
+        older.
         """
         newest = newest_number(self._folder)
         return number if number >= newest else newest + 1
@@ -129,7 +131,7 @@ class Checkpointing:
 
 
 def checkpointing() -> Checkpointing | None:
-    """Return the checkpointing that the environment requests; None if it names no folder.
+    """Return the checkpointing that the environment requests, or None if it names no folder.
 
     Raises ValueError if a variable does not parse.
     """
@@ -141,10 +143,10 @@ def checkpointing() -> Checkpointing | None:
 
 
 def resumed() -> tuple[int, Snapshot] | None:
-    """Return the number and the values of the checkpoint from which this job starts.
+    """Return the number and values of the checkpoint from which this job starts.
 
-    None if the variable is not set, or if there is no checkpoint yet. Raises ValueError if there
-    should be one.
+    Returns None if the variable is not set or there is no checkpoint yet. Raises ValueError if
+    there should be one.
     """
     _, given = variable("RESUME")
     if not given:
@@ -179,7 +181,7 @@ def parse_interval(text: str) -> tuple[float, int]:
 
 
 def interval() -> tuple[float, int]:
-    """Return the variable as parsed by parse_interval(). Raises ValueError."""
+    """Return the result of parse_interval() for the variable. Raises ValueError."""
     name, value = variable("CHECKPOINT_EVERY")
     try:
         return parse_interval(value or "60s")

@@ -5,8 +5,9 @@
         manifest.json                   number, tree of the values, element types, sizes, hashes
         tensors.safetensors             the tensors, in a public format
 
-A checkpoint is written to a temporary folder and renamed, so it is never incomplete. Values that
-are neither tensors nor of plain types are pickled in the manifest: load only trusted checkpoints.
+A checkpoint is written to a temporary folder and then renamed, so it is never incomplete. Values
+that are neither tensors nor of plain types are pickled in the manifest: load only trusted
+checkpoints.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def write_checkpoint(
     did: Callable[[int], None] = lambda nbytes: None,
     shards: ShardGroup | None = None,
 ) -> Path:
-    """Write a commit, sync it to disk, and return its folder; do nothing if it exists.
+    """Write a commit, sync it to disk, and return its folder. Has no effect if it exists.
 
-    `shards` is the group of shards that belong to it, which the ranks write. `did` is called with
-    the number of bytes of each piece written. The newest three checkpoints are kept. Raises OSError
-    if the commit cannot be written; existing checkpoints are then kept.
+    `shards` is the group of the commit's shards, which the ranks write. `did` is called with the
+    number of bytes of each piece written. The newest three checkpoints are kept. Raises OSError if
+    the commit cannot be written; existing checkpoints are then kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / f"{_PREFIX}{number:012}"
@@ -55,8 +56,8 @@ def write_checkpoint(
     # Older checkpoints are no longer needed, nor the files of processes that died while writing.
     left = [one for one in folder.glob(f".{_PREFIX}*") if one.name < f".{place.name}"]
     whole = [one for one in _all(folder) if not _lacks_shards(one)]
-    # The newest may still become complete. Older ones never will, for example if a rank cannot
-    # write its shards.
+    # The newest checkpoint may still become complete. Older ones never will, for example if a rank
+    # cannot write its shards.
     kept = {*whole[-KEPT:], *_all(folder)[-KEPT:]}
     for one in [*(one for one in _all(folder) if one not in kept), *left]:
         shutil.rmtree(one, ignore_errors=True)
@@ -72,7 +73,7 @@ def write_shards(
     snapshot: Snapshot,
     did: Callable[[int], None] = lambda nbytes: None,
 ) -> None:
-    """Write a rank's shards of a commit and sync them to disk; do nothing if they exist.
+    """Write a rank's shards of a commit and sync them to disk. Has no effect if they exist.
 
     Raises OSError if they cannot be written.
     """
@@ -87,7 +88,7 @@ def read_shards(folder: Path, group: ShardGroup, rank: int) -> Snapshot:
 
 
 def shards_of(folder: Path, number: int) -> tuple[Path, ShardGroup] | None:
-    """Return the location of a checkpoint's shards; None if it has none.
+    """Return the location of a checkpoint's shards, or None if it has none.
 
     `folder` is the checkpoint or the folder that contains it.
     """
@@ -97,7 +98,7 @@ def shards_of(folder: Path, number: int) -> tuple[Path, ShardGroup] | None:
 
 
 def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
-    """Return the number and the values of the newest complete checkpoint in a folder.
+    """Return the number and values of the newest complete checkpoint in a folder.
 
     Raises ValueError if there is none. The message names damaged ones.
     """
@@ -115,7 +116,7 @@ def read_checkpoint(folder: Path) -> tuple[int, Snapshot]:
 def has_checkpoints(folder: Path) -> bool:
     """Return whether a folder is or contains a checkpoint, complete or not.
 
-    Checkpoints of a divided training state count, too, although other classes load them.
+    Includes checkpoints of a sharded training state, although other classes load them.
     """
     divided = [folder / _DIVIDED, *folder.glob(f"checkpoint-*/{_DIVIDED}")]
     return bool(_candidates(folder)) or any(one.exists() for one in divided)
@@ -124,17 +125,17 @@ def has_checkpoints(folder: Path) -> bool:
 def may_begin_anew(folder: Path, own: Path | None) -> bool:
     """Return whether a job that resumes from a folder without checkpoints may start from scratch.
 
-    A restarted job may have ended before its first checkpoint. So the folder may be empty, or be
-    `own`, to which the job writes its checkpoints and which need not exist yet.
+    A restarted job may have ended before its first checkpoint. The folder may therefore be empty,
+    or be `own`, to which the job writes its checkpoints and which need not exist yet.
     """
     if own is not None and folder.absolute() == own.absolute():
         return True
-    # The remains of an interrupted write do not count.
+    # Remains of an interrupted write do not count.
     return folder.is_dir() and all(one.name.startswith(".") for one in folder.iterdir())
 
 
 def newest_number(folder: Path) -> int:
-    """Return the highest number of a checkpoint in a folder, complete or not; 0 if none."""
+    """Return the highest number of a checkpoint in a folder, complete or not; 0 if none exists."""
     return max(map(_number_of, _all(folder)), default=0)
 
 
@@ -149,7 +150,7 @@ def _lacks_shards(place: Path) -> list[int]:
         fields = json.loads((place / _MANIFEST).read_text()).get("shards")
         return [] if fields is None else ShardGroup.from_fields(fields).missing(place.parent)
     except (OSError, ValueError, TypeError, AttributeError):
-        return []  # damage is reported when it is read
+        return []  # damage is reported on reading
 
 
 def _write_folder(
@@ -211,7 +212,7 @@ def _read(place: Path) -> tuple[int, Snapshot]:
 
 
 def _move(beside: Path, place: Path) -> None:
-    """Rename; another rank may have written the same commit first."""
+    """Rename. Another rank may have written the same commit first."""
     try:
         os.rename(beside, place)
     except OSError:
@@ -222,7 +223,7 @@ def _move(beside: Path, place: Path) -> None:
 
 def _point_to(folder: Path, name: str) -> None:
     with contextlib.suppress(OSError):
-        if (folder / _LATEST).read_text().strip() >= name:  # another rank has a newer one
+        if (folder / _LATEST).read_text().strip() >= name:  # another rank has written a newer one
             return
     beside = folder / f".{_LATEST}.{secrets.token_hex(4)}"
     write_text(beside, name + "\n")

@@ -1,7 +1,7 @@
-"""Commits: the last two commits of a state on this rank, with the same numbers on all ranks.
+"""Commits: the last two commits of a state on this rank, numbered equally on all ranks.
 
 save() writes commit n + 1 while commit n is kept. It is confirmed when all ranks have written it.
-No rank begins n + 2 before every rank has n + 1. Ranks that are interrupted at any moment therefore
+No rank begins n + 2 before every rank has n + 1. Therefore ranks that are interrupted at any time
 have one commit in common, and two buffers are enough. A third is used while a thread reads one.
 """
 
@@ -16,18 +16,18 @@ from horoscale.elastic.snapshot import Snapshot
 
 
 class Commits:
-    """The commits to which this rank can return."""
+    """The commits that this rank can restore."""
 
     def __init__(self) -> None:
-        """Begin without any."""
-        self.confirmed = 0  # the last number that all ranks are known to have
-        self.agreed = False  # by a sync(): before it, the numbers have no meaning to other ranks
+        """Start without commits."""
+        self.confirmed = 0  # the last number known to exist on all ranks
+        self.agreed = False  # by a sync(), before which numbers mean nothing to others
         self._slots: dict[int, Snapshot] = {}
         self._read: list[Snapshot] = []  # by threads
         self._lock = threading.Lock()
 
     def held(self) -> list[int]:
-        """Return the numbers of this rank's commits in order; none before the first sync()."""
+        """Return the numbers of this rank's commits in order; empty before the first sync()."""
         return sorted(self._slots) if self.agreed else []
 
     @property
@@ -36,24 +36,24 @@ class Commits:
         return max(self._slots, default=0)
 
     def save(self, value: Any) -> None:
-        """Write the commit after the last confirmed one, into the oldest buffer."""
+        """Write the commit after the last confirmed one into the oldest buffer."""
         number = self.confirmed + 1
         spare = self._take_spare(number)
         spare.take(value)
         self._slots[number] = spare
 
     def confirm(self) -> int:
-        """Record that all ranks have written the last saved commit; return its number."""
+        """Record that all ranks have written the last saved commit, and return its number."""
         if self.confirmed + 1 in self._slots:
             self.confirmed += 1
         return self.confirmed
 
     def latest(self) -> Snapshot | None:
-        """Return the newest commit; None before the first save()."""
+        """Return the newest commit, or None before the first save()."""
         return self._slots[max(self._slots)] if self._slots else None
 
     def go_back(self, number: int) -> Snapshot | None:
-        """Drop commits newer than this one; return it, or the newest left if it is missing."""
+        """Drop commits newer than `number`. Return that commit, or else the newest one left."""
         if number in self._slots:
             self._slots = {n: one for n, one in self._slots.items() if n <= number}
             self.confirmed = number
@@ -79,10 +79,10 @@ class Commits:
     def reading(self, number: int | None = None) -> Iterator[tuple[int, Snapshot] | None]:
         """Yield a commit, by default the last confirmed one, to a thread.
 
-        It is not overwritten inside the block. None if this rank does not have it.
+        It is not overwritten within the block. Yields None if this rank does not have it.
         """
         with self._lock:
-            number = self.confirmed if number is None else number  # read once: it may grow
+            number = self.confirmed if number is None else number  # read once, because it may grow
             snapshot = self._slots.get(number)
             if snapshot is not None:
                 self._read.append(snapshot)
@@ -95,7 +95,7 @@ class Commits:
                     del self._read[at]
 
     def _take_spare(self, number: int) -> Snapshot:
-        """Return a snapshot to write to. It is not a commit until it is complete."""
+        """Return a snapshot to write to. It becomes a commit when it is complete."""
         with self._lock:
             if number in self._slots:
                 spare = self._slots.pop(number)

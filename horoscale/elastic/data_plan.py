@@ -1,4 +1,4 @@
-"""DataPlan: distributes each sample of an epoch exactly once, even if the ranks change."""
+"""DataPlan: assigns each sample of an epoch to a rank exactly once, even if the ranks change."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from horoscale.elastic.load_balance import Balance
 class Share:
     """One rank's share of a step's samples."""
 
-    indices: list[int]  # of samples; empty on some ranks if fewer samples than ranks are left
+    indices: list[int]  # of samples; may be empty if fewer samples than ranks are left
     total: int  # number of samples of all ranks in this step
-    # The weight of this rank's mean over `indices`: the average of the weighted means is the mean
-    # over the samples of all ranks. 0.0 if this rank has no samples.
+    # The weight of this rank's mean over `indices`. The average of the weighted means over the
+    # ranks is the mean over the samples of all ranks. 0.0 if this rank has no samples.
     weight: float
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class DataPlan:
         plan = hvd.elastic.DataPlan(len(samples), batch_size=32)
         state = hvd.elastic.ObjectState(plan=plan)
 
-        for share in plan:  # what is left of the epoch
+        for share in plan:  # the rest of the epoch
             loss = loss_sum(model, samples[share.indices]) * hvd.size() / share.total
             ...
             state.commit()
@@ -43,8 +43,8 @@ class DataPlan:
 
     A step takes one global batch of positions and divides it by rank. A commit contains only the
     position. After a change of the ranks, training therefore continues at the position of the
-    committed model, and the model has seen each sample of an epoch exactly once. The last step of
-    an epoch may be short; it is divided in proportion to the batch sizes.
+    committed model, which has seen each sample of an epoch exactly once. The last step of an epoch
+    may be short; it is divided in proportion to the batch sizes.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class DataPlan:
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        """Begin with epoch 0.
+        """Start with epoch 0.
 
         Args:
             length: the number of samples.
-            batch_size: samples per rank and step; or a list with one number for each rank, which a
-                reset callback must replace when the number of ranks changes; or balance().
-            shuffle: whether to permute the samples, differently in each epoch; the same on all
+            batch_size: samples per rank and step; or a list with one number per rank, which a reset
+                callback must replace when the number of ranks changes; or balance().
+            shuffle: whether to permute the samples, differently in each epoch and equally on all
                 ranks.
             seed: the seed of the permutations.
 
@@ -78,7 +78,7 @@ class DataPlan:
 
     @property
     def batch_size(self) -> int | Sequence[int] | Balance:
-        """Samples per step of one rank, or of each rank. May be changed between steps."""
+        """Samples per step of one rank, or of each rank. Can be changed between steps."""
         return self._batch_size
 
     @batch_size.setter
@@ -103,7 +103,7 @@ class DataPlan:
                 yield share
 
     def take(self, rank: int, size: int) -> Share:
-        """Take the next step, and return the share of one of `size` ranks in it.
+        """Take the next step, and return the share of one of `size` ranks.
 
         Raises ValueError if the batch sizes are for a different number of ranks.
         """
@@ -116,7 +116,7 @@ class DataPlan:
         return Share(indices, total, len(indices) * size / total if total else 0.0)
 
     def next_epoch(self) -> None:
-        """Begin the next epoch, with a new permutation."""
+        """Start the next epoch, with a new permutation."""
         self.epoch += 1
         self.position = 0
 
@@ -133,7 +133,7 @@ class DataPlan:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position at which state_dict() was called."""
+        """Restore the position at which state_dict() was called."""
         self.epoch = state_dict["epoch"]
         self.position = state_dict["position"]
         if isinstance(self._batch_size, Balance) and "balance" in state_dict:
@@ -167,7 +167,7 @@ class DataPlan:
 
 
 def in_proportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Split a number in proportion to weights, by largest remainder; ties go to lower indices."""
+    """Split `total` in proportion to weights, by largest remainder. Ties go to lower indices."""
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
     counts = [int(one) for one in exact]

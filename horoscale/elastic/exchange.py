@@ -1,4 +1,4 @@
-"""Snapshots as messages, from one rank to another."""
+"""Snapshots as messages from one rank to another."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def exchange(
     incoming: Sequence[int],
     memory: Mapping[str, Block] | None = None,
 ) -> list[Snapshot]:
-    """Send snapshots to ranks, and return the received ones in the order of their senders.
+    """Send snapshots to ranks. Return the received ones in the order of their senders.
 
-    A rank sends at most one snapshot to another. With `memory`, there is one arriving snapshot,
+    A rank sends at most one snapshot to another. With `memory`, only one snapshot is received,
     which reuses blocks of the same element type and shape. Raises HorovodInternalError if a rank
     failed.
     """
@@ -55,7 +55,7 @@ def _receive(peer: int, memory: Mapping[str, Block]) -> tuple[Snapshot, list[Any
 
 
 def _blocks(peer: int, snapshot: Snapshot, is_send: bool) -> list[Any]:
-    """Start to send or receive all blocks that are not empty."""
+    """Start sending or receiving all non-empty blocks."""
     return [
         _start(peer, block.data, block.spec.nbytes, is_send)
         for block in snapshot.blocks.values()

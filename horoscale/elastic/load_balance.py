@@ -1,4 +1,4 @@
-"""balance(): batch sizes that follow the ranks' speeds, for a DataPlan."""
+"""balance(): batch sizes for a DataPlan that follow the ranks' speeds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def balance(
         plan = hvd.elastic.DataPlan(len(samples), batch_size=hvd.elastic.balance(64))
         state = hvd.elastic.TorchState(model, optimizer, plan=plan)
 
-    The global batch stays `batch_size` times the number of ranks. Every few steps, at a commit of
-    the state that holds the plan, its division among the ranks is decided again. The decision is
-    based on each rank's computing time per sample: the time between two shares of the plan, without
-    the time spent waiting for horoscale's operations.
+    The global batch size stays `batch_size` times the number of ranks. Every few steps, at a commit
+    of the state that contains the plan, its division among the ranks is reconsidered. The decision
+    is based on each rank's compute time per sample: the time between two shares of the plan,
+    without the time spent waiting for horoscale's operations.
 
     Weight the gradients by the samples: see Share.weight.
 
     Args:
         batch_size: samples per rank and step, on average.
-        most: the most samples of one rank, to bound its memory. None: no limit.
+        most: the maximum number of samples of one rank, to bound its memory. None: no limit.
         every: the minimum number of steps between two decisions.
         hysteresis: sizes change only if that shortens a step by more than this fraction.
 
@@ -45,7 +45,7 @@ def balance(
 
 
 class Balance:
-    """The batch sizes that balance() returns."""
+    """The adaptive batch sizes returned by balance()."""
 
     def __init__(self, batch_size: int, *, most: int | None, every: int, hysteresis: float) -> None:
         """Start with equal sizes."""
@@ -59,8 +59,8 @@ class Balance:
         self.most = most
         self.every = every
         self.hysteresis = hysteresis
-        # The same on all ranks, by rank. A place is a slot on a host: a replacement process is
-        # assumed to be as fast as its predecessor.
+        # By rank, equal on all ranks. A place is a slot on a host: a replacement process is assumed
+        # to be as fast as its predecessor.
         self._places: list[str] = []
         self._sizes: list[int] = []
         self._costs: list[float] = []
@@ -82,7 +82,7 @@ class Balance:
 
     @contextmanager
     def measuring(self, samples: int) -> Iterator[None]:
-        """Measure a step in which this rank has `samples` samples. The same steps on all ranks."""
+        """Measure a step with `samples` samples on this rank. All ranks measure the same steps."""
         self._steps += 1
         self._given = None
         runtime = current_runtime()
@@ -94,15 +94,15 @@ class Balance:
             self._measured.append(seconds / samples)
 
     def measured(self, seconds: float) -> None:
-        """Set this rank's computing time in this step, if you can measure it more precisely.
+        """Set this rank's compute time in this step, if you can measure it more precisely.
 
-        Call it in each step, for example with the time between two CUDA events: the host's clock
-        does not see for what a GPU waits, nor what TensorFlow executes.
+        Call it in each step, for example with the time between two CUDA events. The host's clock
+        cannot tell what a GPU waits for or what TensorFlow executes.
         """
         self._given = seconds
 
     def decide(self) -> None:
-        """Change the sizes if that is due and worthwhile. Collective, at a commit.
+        """Change the sizes if a decision is due and worthwhile. Collective, at a commit.
 
         Raises HorovodInternalError if a rank failed.
         """

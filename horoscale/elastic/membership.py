@@ -1,7 +1,7 @@
 """Membership: this process' current view of the job, and the transition to the next one.
 
-The launcher of an elastic job decides on views, and each rank has a link to it. Ranks that mpirun
-or torchrun started have no link, and their membership never changes.
+The launcher of an elastic job decides on views, and each rank has a link to it. Ranks started by
+mpirun or torchrun have no link, and their membership never changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Membership:
     """This process' view of the job."""
 
     def __init__(self, link: ElasticLink | None) -> None:
-        """Start in the view of the link. A standby has none."""
+        """Start in the link's view. A standby has none."""
         self._link = link
         self._view = link.view() if link is not None else None
         self._activity = Activity()
@@ -50,7 +50,7 @@ class Membership:
 
     @property
     def source(self) -> int:
-        """The rank whose state the others take in sync()."""
+        """The rank whose state the others receive in sync()."""
         return 0 if self._view is None else self._view.source
 
     @property
@@ -60,7 +60,7 @@ class Membership:
 
     @property
     def shares_commit(self) -> bool:
-        """Whether all ranks of the view, except those that have joined, are at one commit."""
+        """Whether all ranks of the view, except those that have joined, are at the same commit."""
         return self._view is not None and self._view.commit > 0
 
     @property
@@ -69,7 +69,7 @@ class Membership:
         return self._view is not None and self._view.previous[self._view.rank] is None
 
     def interruption(self) -> int:
-        """Return how often a change was requested since this view began; 0: never."""
+        """Return the number of changes requested since this view began."""
         return 0 if self._link is None else self._link.interruption()
 
     def report(self, progress: dict[str, int]) -> None:
@@ -84,7 +84,7 @@ class Membership:
                 self._reporting.release()
 
     def status(self) -> dict[str, Any]:
-        """Return the job's status: see horoscale.elastic.status()."""
+        """Return the job's status; see horoscale.elastic.status()."""
         if self._link is not None:
             return self._link.status()
         topology, now = current_runtime().topology, time.monotonic()
@@ -102,9 +102,9 @@ class Membership:
         return {"view": 0, "size": topology.size, "resets": 0, "processes": [own], "findings": []}
 
     def next_view(self, commits: Sequence[int], error: Exception | None) -> View | None:
-        """Leave the job and wait for the next view; None in a job whose ranks do not change.
+        """Leave the job and wait for the next view; return None if the job's ranks do not change.
 
-        `error` is the cause if it is a failure. Raises LeftJobError if this rank has no place in
+        `error` is the cause in case of a failure. Raises LeftJobError if this rank has no place in
         the next view.
         """
         surviving_sets.keep(self._view)
@@ -121,7 +121,7 @@ class Membership:
 
 
 def _leave(error: Exception | None) -> Exception | None:
-    """End the runtime; return the earlier failure, or one that this causes."""
+    """End the runtime. Return the earlier failure, or one raised here."""
     own = error is not None and not isinstance(error, RankFailedError)
     try:
         # A rank that detected the death of another does not report itself as failed.
@@ -143,6 +143,6 @@ def membership() -> Membership:
 
 
 def use_link(link: ElasticLink | None) -> None:
-    """Use the caller's link instead of the launcher's, for tests."""
+    """Replace the launcher's link, for tests."""
     global _membership
     _membership = Membership(link)

@@ -1,4 +1,4 @@
-"""status(): the state of the job's ranks, for one of them."""
+"""status(): the state of all ranks of the job, available on each of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from horoscale.elastic.membership import membership
 def status() -> dict[str, Any]:
     """Return what `horoscalerun --status --json` shows, as JSON values. Not collective.
 
-    From hvd.elastic.run() on, each rank of an elastic job reports to the launcher once a second:
-    its progress, the time spent computing and waiting, and what its process sets wait for.
-    `findings` lists ranks and sets without progress, and stragglers. docs/elastic.md describes the
-    fields.
+    After hvd.elastic.run() has been called, each rank of an elastic job reports to the launcher
+    once a second: its progress, the time spent computing and waiting, and what its process sets
+    wait for. `findings` lists ranks and sets without progress, and stragglers. docs/elastic.md
+    describes the fields.
 
     A job that is not elastic has no such launcher. `processes` then contains only this rank, with
     the same fields; `view` is 0, and `findings` is empty.

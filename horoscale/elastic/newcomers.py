@@ -1,4 +1,4 @@
-"""New ranks get the commit that all others have, each from one of them, without hashing."""
+"""Send the common commit to new ranks, from one rank each, without hashing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from horoscale.common.views import View
 from horoscale.elastic.exchange import exchange
 from horoscale.elastic.snapshot import Snapshot
 
-_MOST = 2  # new ranks that one rank sends to; with more, a broadcast is faster
+_MOST = 2  # new ranks per sender; with more, a broadcast is faster
 
 
 def givers(hosts: Sequence[str], previous: Sequence[int | None]) -> dict[int, int] | None:
     """Return, for each new rank, the rank that sends it the commit.
 
-    The sender is on the same host if a rank there has the commit. The load is spread evenly. None
-    if some rank would have to send to more than two. `hosts` and `previous` are by rank; a new rank
-    has no previous one.
+    The sender is on the same host if a rank there has the commit. The load is spread evenly.
+    Returns None if a rank would have to send to more than two. `hosts` and `previous` are by rank;
+    a new rank has no previous one.
     """
     have = [rank for rank, before in enumerate(previous) if before is not None]
     given: Counter[int] = Counter()
@@ -35,7 +35,7 @@ def givers(hosts: Sequence[str], previous: Sequence[int | None]) -> dict[int, in
 
 
 def give(view: View, giver_of: dict[int, int], commit: Snapshot) -> None:
-    """Send a view's commit to the new ranks that get it from this one.
+    """Send a view's commit to the new ranks that receive it from this one.
 
     Raises HorovodInternalError if one of them failed.
     """
@@ -45,7 +45,7 @@ def give(view: View, giver_of: dict[int, int], commit: Snapshot) -> None:
 def take(view: View, giver_of: dict[int, int], memory: Snapshot) -> Snapshot:
     """Receive a view's commit on a new rank, reusing the memory of another snapshot where it fits.
 
-    Raises HorovodInternalError if the sender failed. The memory then has undefined content.
+    Raises HorovodInternalError if the sender failed. The content of the memory is then undefined.
     """
     [arrived] = exchange([], [giver_of[view.rank]], memory.blocks)
     return arrived

@@ -1,4 +1,4 @@
-"""ObjectState: a state of plain objects, kept as attributes."""
+"""ObjectState: a state of plain objects, stored as attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horoscale.elastic.state import NumberedState
 
 
 class ObjectState(NumberedState):
-    """Holds its keyword arguments: objects that are committed, restored and sent to new ranks.
+    """Manages its keyword arguments: objects to commit, restore and send to new ranks.
 
         state = ObjectState(epoch=0, batch=0)
         state.epoch += 1

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-SHARE = 0.2  # of the time
-_LEAST_S = 0.002  # of work before a pause
+SHARE = 0.2  # fraction of the time
+_LEAST_S = 0.002  # minimum work before a pause
 
 
 class Pace:
@@ -20,12 +20,13 @@ class Pace:
         budget_s: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin.
+        """Start the clock.
 
         Args:
             hurry: once set, there are no more pauses.
             total: the amount of work, in any unit.
-            budget_s: there are no pauses while the work would exceed this time. None: no limit.
+            budget_s: there are no pauses if the work would otherwise take longer than this. None:
+                no limit.
             clock: returns the time in seconds.
         """
         self._hurry = hurry
@@ -36,7 +37,7 @@ class Pace:
         self._done = 0
 
     def did(self, amount: int) -> None:
-        """Record a piece that is done, and pause if it is time."""
+        """Record a completed piece of work, and pause if it is time."""
         self._done += amount
         now = self._clock()
         worked = now - self._resumed

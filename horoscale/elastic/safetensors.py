@@ -1,6 +1,6 @@
 """Files in the public safetensors format: a JSON header, then the bytes of the tensors.
 
-https://github.com/huggingface/safetensors describes it. Element types that the format lacks are
+https://github.com/huggingface/safetensors describes the format. Element types that it lacks are
 written as bytes ("U8"), and the reader must know the original type.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from horoscale.elastic.arrays import Spec
 from horoscale.elastic.snapshot import Block
 
-_MAX_HEADER_BYTES = 100 << 20  # the format's own limit
+_MAX_HEADER_BYTES = 100 << 20  # the limit of the format
 _PIECE_BYTES = 1 << 20
 _NOT_THERE = {"C128"}
 
@@ -26,7 +26,7 @@ _NOT_THERE = {"C128"}
 def write_tensors(
     path: Path, blocks: Mapping[str, Block], did: Callable[[int], None] = lambda nbytes: None
 ) -> tuple[int, str]:
-    """Write a file and sync it to disk; return its size and its BLAKE2b hash in hex.
+    """Write a file and sync it to disk. Return its size and its BLAKE2b hash in hex.
 
     `did` is called with the number of bytes of each piece written.
     """
@@ -44,7 +44,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path, specs: Mapping[str, Spec], size: int, digest: str) -> dict[str, Block]:
-    """Return the blocks of a file from write_tensors(); raise ValueError if it does not match."""
+    """Return the blocks of a file from write_tensors(). Raises ValueError if it does not match."""
     content = np.fromfile(path, np.uint8)
     if content.size != size or hashlib.blake2b(content.data, digest_size=32).hexdigest() != digest:
         raise ValueError(f"{path} is damaged: size or hash differ from its manifest")

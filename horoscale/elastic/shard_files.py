@@ -1,4 +1,4 @@
-"""Shards in checkpoints: one folder per rank, next to the checkpoint to which they belong.
+"""Shards in checkpoints: one folder per rank, next to the checkpoint.
 
     DIR/commit-000000000042/                                   values that all ranks share
     DIR/shards-000000000042/JOB-VIEW/RANK/manifest.json …      one rank's own values
@@ -20,7 +20,7 @@ _PREFIX = "shards-"
 
 @dataclass(frozen=True)
 class ShardGroup:
-    """The shards of a commit: those that the ranks of one view of one job have written."""
+    """The shards of a commit, written by the ranks of one view of one job."""
 
     number: int
     job: str  # hexadecimal, identifies this run of the program
@@ -28,7 +28,7 @@ class ShardGroup:
     ranks: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that our manifests never contain."""
+        """Raise ValueError for values that no manifest contains."""
         numbers = (self.number, self.view, self.ranks)
         if not (all(type(one) is int for one in numbers) and isinstance(self.job, str)):
             raise ValueError(f"no group of shards: {self}")
@@ -36,7 +36,7 @@ class ShardGroup:
             raise ValueError(f"no group of shards: {self}")
 
     def place(self, folder: Path, rank: int) -> Path:
-        """Return the folder of a rank's shards in a folder of checkpoints."""
+        """Return the folder of a rank's shards in a checkpoint folder."""
         return folder / f"{_PREFIX}{self.number:012}" / f"{self.job}-{self.view}" / str(rank)
 
     def missing(self, folder: Path) -> list[int]:
@@ -56,7 +56,8 @@ class ShardGroup:
 def dealt_out(former: int, ranks: int) -> list[list[int]]:
     """Return, for each of `ranks` ranks, the former ranks whose shards it takes over.
 
-    Each rank takes one if there are enough ranks. Otherwise neighbors share a rank.
+    Each rank takes over at most one if there are enough ranks. Otherwise it takes over several
+    neighbors.
     """
     dealt: list[list[int]] = [[] for _ in range(ranks)]
     for one in range(former):
@@ -65,7 +66,7 @@ def dealt_out(former: int, ranks: int) -> list[list[int]]:
 
 
 def forget(folder: Path, kept: Collection[int], before: int) -> None:
-    """Remove the shards of commits that are not kept and are older than commit `before`."""
+    """Remove the shards of commits that are older than `before` and not in `kept`."""
     for place in folder.glob(f"{_PREFIX}*"):
         number = place.name.removeprefix(_PREFIX)
         if number.isdecimal() and int(number) < before and int(number) not in kept:

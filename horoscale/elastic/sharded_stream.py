@@ -13,9 +13,9 @@ from horoscale.common.payloads import allgather_bytes
 from horoscale.elastic.membership import membership
 
 _NAME = "elastic.stream"
-_DONE = "done"  # a shard is read to its end
+_DONE = "done"  # a shard was read to its end
 _END = object()
-_AT = "at"  # a shard is read up to a saved state
+_AT = "at"  # a shard was read up to a saved state
 
 
 class Stateful(Protocol):
@@ -28,11 +28,11 @@ class Stateful(Protocol):
         """Return the position of the iteration, as a picklable value."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next iteration continue where state_dict() was called."""
+        """Make the next iteration continue at the position of state_dict()."""
 
 
 class ShardedStream:
-    """Reads each shard on one rank at a time, and records all shards' positions at each commit.
+    """Reads each shard on one rank at a time, and records all positions at each commit.
 
         stream = hvd.elastic.ShardedStream(files, open_file)
         state = hvd.elastic.TorchState(model, optimizer, stream=stream)
@@ -47,14 +47,14 @@ class ShardedStream:
         stream.next_epoch()
 
     When the ranks change, unfinished shards are redistributed and continue at the positions of the
-    committed model, so the model has seen each item of an epoch exactly once. A rank reads its
-    shards one after the other. All ranks iterate in lockstep: each step runs a small allreduce.
+    committed model, which has seen each item of an epoch exactly once. A rank reads its shards one
+    after the other. All ranks iterate in lockstep: each step runs a small allreduce.
 
     Attributes: `epoch`; `active`, the number of ranks that have an item in this step.
     """
 
     def __init__(self, shards: Sequence[Any], open_shard: Callable[[Any], Stateful]) -> None:
-        """Begin with epoch 0.
+        """Start with epoch 0.
 
         Args:
             shards: names or other arguments for `open_shard`, the same on all ranks.
@@ -83,7 +83,7 @@ class ShardedStream:
             yield item
 
     def next_epoch(self) -> None:
-        """Begin the next epoch: read all shards from the beginning."""
+        """Start the next epoch: read all shards from the beginning."""
         self.epoch += 1
         self._reached = {}
         self._close()
@@ -102,7 +102,7 @@ class ShardedStream:
         return {"epoch": self.epoch, "reached": dict(self._reached)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to the positions at which state_dict() was called."""
+        """Restore the positions at which state_dict() was called."""
         self.epoch = state_dict["epoch"]
         self._reached = dict(state_dict["reached"])
         self._close()

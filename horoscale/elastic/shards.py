@@ -1,4 +1,4 @@
-"""Copies of each rank's shards. Each commit sends them to the rank's buddy, which keeps them."""
+"""Copies of each rank's shards. Each commit sends them to the rank's buddy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Generation(NamedTuple):
 
 @dataclass
 class _Copies:
-    """This rank's part of one generation: its own shards and others', by their rank in its view."""
+    """This rank's part of a generation: its own shards and others', by rank in the view."""
 
     rank: int
     buddies: list[int]
@@ -38,7 +38,7 @@ class ShardKeeper:
     """This rank's shards and those that it keeps as a buddy, in the recoverable generations."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without shards."""
         self._kept: dict[Generation, _Copies] = {}
 
     def commit(self, view: View, number: int, shards: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class ShardKeeper:
         self._kept[Generation(number, view.number)] = kept
 
     def keep(self, rank: int, ranks: int, number: int, shards: Mapping[str, Any]) -> None:
-        """Save the current shards as those of a commit, without copies if ranks do not change."""
+        """Save the current shards as those of a commit, without copies, if ranks do not change."""
         own = Snapshot()
         own.take(dict(shards))
         self._kept[Generation(number, 0)] = _Copies(rank, [*range(ranks)], {rank: own})
@@ -85,14 +85,14 @@ class ShardKeeper:
         self._kept = {key: one for key, one in self._kept.items() if key.number >= number - 1}
 
     def forget_before(self, view: int) -> None:
-        """Drop the copies of earlier views, which were never complete: the job begins."""
+        """Drop the copies of earlier views, which were never complete, because the job begins."""
         self._kept = {key: one for key, one in self._kept.items() if key.view >= view}
 
     def recover(self, number: int) -> list[tuple[int, Any]] | None:
         """Return the shards of a commit that this rank takes over, with their former ranks.
 
-        None if no rank has any, because the job begins. Collective. Raises ShardsLostError on all
-        ranks, HorovodInternalError if a rank failed.
+        Returns None if no rank has any, because the job begins. Collective. Raises ShardsLostError
+        on all ranks, HorovodInternalError if a rank failed.
         """
         # A commit that not all ranks had is repeated.
         self._kept = {key: one for key, one in self._kept.items() if key.number <= number}

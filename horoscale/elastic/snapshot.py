@@ -1,7 +1,7 @@
-"""Snapshot: a tree of values at one moment, with arrays as bytes to hash, send and write.
+"""Snapshot: a tree of values at one time, with arrays as bytes to hash, send and write.
 
-The tree contains only JSON values. A value of a plain type is stored as it is, a container is
-tagged, an array is replaced by the name of its block, and anything else is pickled:
+The tree contains only JSON values. A value of a plain type is stored unchanged, a container is
+tagged, an array is replaced by the name of its block, and any other value is pickled:
 
     {"dict": [[key, value], ...]}  {"list": [...]}  {"tuple": [...]}
     {"array": [kind, name]}        {"pickle": base64}
@@ -52,7 +52,7 @@ class Snapshot:
     blocks: dict[str, Block] = field(default_factory=dict)
 
     def take(self, value: Any) -> None:
-        """Replace the content by this value, reusing the memory of arrays with equal specs."""
+        """Replace the content by `value`, reusing the memory of arrays with equal specs."""
         used: dict[str, Block] = {}
 
         def keep(array: Any, path: str) -> Any:
@@ -92,7 +92,7 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """The size of its arrays in bytes."""
+        """The size of the arrays in bytes."""
         return sum(block.spec.nbytes for block in self.blocks.values())
 
 

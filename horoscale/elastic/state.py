@@ -30,23 +30,23 @@ _COUNTERS = ("epoch", "step", "batch")  # attributes that --status shows
 class State:
     """The interface that hvd.elastic.run() needs. Subclasses implement save, restore and sync.
 
-    Use ObjectState or a framework's state, which implement them and keep two numbered commits.
+    Use ObjectState or the state of a framework, which implement them and keep two numbered commits.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        """Accept and ignore the keyword arguments of subclasses."""
-        # Read by existing scripts: the changes that on_hosts_updated() announced, and when.
+        """Ignore the keyword arguments of subclasses."""
+        # Existing scripts read these: the changes announced by on_hosts_updated(), and when.
         self._host_messages: queue.Queue[tuple[float, Any]] = queue.Queue()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], None]] = []
-        self._saved = False  # the present values, by the commit() that is running or by run()
+        self._saved = False  # the current values, by the running commit() or by run()
         super().__init__(**kwargs)
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
         """Register functions to call, in this order, when the ranks of the job have changed.
 
-        They are called without arguments after the job has restarted and before sync(), for
-        example to scale the learning rate by hvd.size(). Process sets are registered by then.
+        They are called without arguments after the job has restarted and before sync(), for example
+        to scale the learning rate by hvd.size(). Process sets are already registered.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -55,7 +55,7 @@ class State:
         self._host_messages = queue.Queue()
         self.reset()
         for callback in self._reset_callbacks:
-            self._saved = False  # it may change what sync() sends, such as a learning rate
+            self._saved = False  # may change what sync() sends, such as a learning rate
             callback()
 
     def on_hosts_updated(self, timestamp: float, result: Any) -> None:
@@ -96,11 +96,11 @@ class State:
             raise HostsUpdatedInterrupt()
 
     def save(self) -> None:
-        """Keep the present values, to go back to."""
+        """Save the current values for restore()."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the values of the last save()."""
+        """Restore the values of the last save()."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -111,10 +111,11 @@ class State:
         """Handle a change of the ranks, before the reset callbacks."""
 
     def shards(self) -> Mapping[str, Any] | None:
-        """Return the values that only this rank holds, by name; None if ranks hold no such values.
+        """Return the values that only this rank has, by name; None if ranks have no such values.
 
         Each commit copies them to a rank on another host (or on this one, if there is no other), in
-        case this rank is lost. All ranks must return a mapping, which may be empty, or all None.
+        case this rank is lost. All ranks must return a mapping, which may be empty, or all must
+        return None.
         """
         return None
 
@@ -122,18 +123,18 @@ class State:
         """Take over shards after a change of the ranks.
 
         `shards` contains pairs of a former rank and the value of its shards() at the commit from
-        which all ranks continue: first this rank's own, if it had some, then those of lost ranks.
-        It is empty on a new rank that replaces none. The values are new copies.
+        which all ranks continue: first this rank's own, if it had any, then those of lost ranks. It
+        is empty on a new rank that replaces none. The values are new copies.
         """
         raise NotImplementedError
 
-    # The hooks of run(). States with numbered commits override the rest.
+    # Hooks for run(). States with numbered commits override the rest.
 
     def _before_commit(self) -> None:
-        """Prepare for saving the values, on all ranks."""
+        """Prepare to save the values, on all ranks."""
 
     def _copy_shards(self) -> None:
-        """Exchange copies of the shards of the last saved commit, if there are none yet."""
+        """Exchange copies of the shards of the last saved commit, unless they exist."""
 
     def _after_change(self) -> None:
         """Handle a change of the ranks that does not need sync()."""
@@ -158,10 +159,10 @@ class State:
         """Write the final state, because the function has returned."""
 
     def _end(self) -> None:
-        """Hurry background work, because the function has been left."""
+        """Finish background work quickly, because the function has been left."""
 
     def _progress(self) -> dict[str, int]:
-        """Return the progress of training: the usual counters, as far as the state has them."""
+        """Return the progress of training: the usual counters that the state has."""
         counters = ((name, getattr(self, name, None)) for name in _COUNTERS)
         return {name: value for name, value in counters if type(value) is int}
 
@@ -179,7 +180,7 @@ class State:
         return False
 
     def _confirm(self, due: bool) -> None:
-        """Record that all ranks have the commit, and write it to disk if it is due."""
+        """Record that all ranks have the commit. Write it to disk if it is due."""
 
 
 class NumberedState(State):
@@ -192,21 +193,21 @@ class NumberedState(State):
         self._shards = ShardKeeper()
         self._job = secrets.token_hex(4)  # replaced by the source's
         self._has_copies = False  # of all ranks' shards, for a shared commit
-        self._resumed_from: Any = None  # location of the shards to start with, until they are read
+        self._resumed_from: Any = None  # location of the initial shards, until they are read
         super().__init__(**kwargs)
 
     def save(self) -> None:
-        """Save the current values, as the next commit once all ranks have it."""
+        """Save the current values. They are the next commit once all ranks have saved."""
         self._commits.save(self._capture())
 
     def restore(self) -> None:
-        """Go back to the values of the last save()."""
+        """Restore the values of the last save()."""
         latest = self._commits.latest()
         if latest is not None:
             self._load(latest.value())
 
     def sync(self) -> None:
-        """Send the values of a surviving rank, which the job chooses, to all ranks.
+        """Send the values of a surviving rank, chosen by the job, to all ranks.
 
         It sends the values that were saved last, but the current values of a framework's model.
         Only values that differ are sent. If ranks have just restored a shared commit, only new
@@ -231,7 +232,7 @@ class NumberedState(State):
             if self._checkpointing is not None:
                 number = self._checkpointing.first_number(number)
         snapshot, number, was_own = send_snapshot(own, number, membership().source)
-        if not (saved and was_own):  # else it is loaded already
+        if not (saved and was_own):  # else it is already loaded
             self._load(snapshot.value())
         self._commits.replace(snapshot, number)
         self._after_change()
@@ -245,12 +246,12 @@ class NumberedState(State):
         raise NotImplementedError
 
     def _refresh(self) -> None:
-        """Save the current values of what sync() must not send as saved last."""
+        """Save the current values of the parts for which sync() sends current values."""
 
     def _welcome(self) -> bool:
-        """Send the shared commit to the ranks that have joined; return whether that was done.
+        """Send the shared commit to the ranks that have joined. Return whether this was done.
 
-        It is not done if too many have joined.
+        It is not done if too many ranks have joined.
         """
         view = membership().view
         assert view is not None
@@ -262,7 +263,7 @@ class NumberedState(State):
             assert commit is not None
             give(view, giver_of, commit)
             return True
-        # Writing to memory that was used before is faster.
+        # Writing to previously used memory is faster.
         commit = take(view, giver_of, self._commits.release())
         self._load(commit.value())
         self._commits.replace(commit, view.commit)
@@ -300,10 +301,10 @@ class NumberedState(State):
         if view is not None and membership().begins:
             all_agree(True)  # no rank relies on the first copies before all exist
         self._has_copies = True
-        self._resumed_from = None  # from now on every rank's shards have a copy
+        self._resumed_from = None  # from now on all shards have a copy
 
     def _resumed_shards(self) -> list[tuple[int, Any]] | None:
-        """Receive the job's name, and return this rank's part of the shards to start with."""
+        """Receive the job's name, and return this rank's part of the initial shards."""
         runtime, source = current_runtime(), membership().source
         own = json.dumps([self._job, self._resumed_from]).encode()
         is_source = runtime.topology.rank == source
@@ -358,11 +359,11 @@ class NumberedState(State):
         return None if self._checkpointing is None else self._terminate
 
     def _terminate(self) -> None:
-        # The host of rank 0 may be what the job has lost: one rank of each host writes.
+        # The job may have lost the host of rank 0, so one rank of each host writes.
         try:
             writes = current_runtime().topology.local_rank == 0
         except ValueError:
-            writes = True  # between two views it is unknown which ranks are left
+            writes = True  # between two views, the remaining ranks are unknown
         self._give_up(only_shards=not writes)
 
     def _finish(self) -> None:

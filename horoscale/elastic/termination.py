@@ -19,9 +19,9 @@ _STATUS = 128 + signal.SIGTERM  # as a shell reports it
 
 @contextlib.contextmanager
 def before_sigterm(last: Callable[[], None] | None) -> Iterator[None]:
-    """Inside the block, make SIGTERM call `last` in a thread and then end this process.
+    """Within the block, make SIGTERM call `last` in a thread and then end this process.
 
-    Does nothing if `last` is None, if the program has its own handler, and outside the main thread.
+    Has no effect if `last` is None, if the program has its own handler, or outside the main thread.
     """
     if (
         last is None
@@ -54,7 +54,7 @@ def before_sigterm(last: Callable[[], None] | None) -> Iterator[None]:
             signal.set_wakeup_fd(present)
         _restore_default()
         _handlers.clear()
-        wakes.close()  # which ends the thread
+        wakes.close()  # ends the thread
         thread.join()
         woken.close()
 
@@ -68,7 +68,7 @@ def _restore_default() -> None:
 
 
 class _Forking(threading.local):
-    """The signals that the forking thread had blocked."""
+    """The signals that were blocked in the forking thread."""
 
     mask: set[int | signal.Signals] | None = None
 
@@ -77,7 +77,7 @@ _forking = _Forking()
 
 
 def _before_fork() -> None:
-    # A child that had our handler for a moment would wake this process' thread.
+    # A child that had our handler even briefly would wake this process' thread.
     if _handlers:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -105,7 +105,7 @@ os.register_at_fork(
 
 
 def _wait(woken: socket.socket, last: Callable[[], None]) -> None:
-    while said := woken.recv(4096):  # the numbers of signals that have a handler
+    while said := woken.recv(4096):  # the numbers of signals with a handler
         if signal.SIGTERM in said:
             try:
                 last()

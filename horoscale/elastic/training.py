@@ -35,14 +35,15 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     have changed:
 
     - after a failure, with the state of the last commit that all survivors have;
-    - after hosts were added or removed, with the current state: such a change happens at a commit.
+    - after hosts were added or removed, with the current state, because such a change happens at a
+      commit.
 
-    Do not call collectives between init() and the call, outside the function: a rank that joins
-    a running job begins with state.sync().
+    Do not call collectives outside the function between init() and this call, because a rank that
+    joins a running job begins with state.sync().
 
-    Returns the function's result, on the ranks of the job at its end. HorovodInternalError and
-    HostsUpdatedInterrupt are handled. Programming errors (MismatchError, DuplicateNameError) and
-    all other exceptions propagate. A rank that no longer has a place exits by SystemExit.
+    Returns the function's result on the ranks that are in the job at its end. HorovodInternalError
+    and HostsUpdatedInterrupt are handled. Programming errors (MismatchError, DuplicateNameError)
+    and all other exceptions propagate. A rank that no longer has a place exits by SystemExit.
     """
 
     @functools.wraps(func)
@@ -68,13 +69,13 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 def is_mistake(error: HorovodInternalError) -> bool:
-    """Return whether an error is a programming error, which would occur again."""
+    """Return whether an error is a programming error, which would recur."""
     return isinstance(error, MismatchError)
 
 
 @contextmanager
 def _reporting(state: State) -> Iterator[None]:
-    """Report this rank's activity each second, if the launcher listens."""
+    """Report this rank's activity every second, if the launcher listens."""
     if not membership().elastic:
         yield
         return
@@ -86,7 +87,7 @@ def _reporting(state: State) -> Iterator[None]:
 
 
 class _Training:
-    """One call of a function that run() wraps."""
+    """One call of a function wrapped by run()."""
 
     def __init__(self, state: State, member: Membership) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Sends a snapshot from one rank to the others: hashes first, then only the blocks that differ."""
+"""Send a snapshot from one rank to the others: hashes first, then only the blocks that differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snaps
     """Return the source's snapshot, its number, and whether it is equal to this rank's.
 
     `own` is this rank's snapshot. Blocks that are equal on all ranks are not sent. `own` is not
-    modified, because it is still needed if the transfer fails: received blocks go to new memory.
+    modified, because it is still needed if the transfer fails: received blocks use new memory.
     Collective over all ranks.
 
     Raises HorovodInternalError if a rank failed.
@@ -57,7 +57,7 @@ def send_snapshot(own: Snapshot | None, number: int, source: int) -> tuple[Snaps
     )
     had_all = not any(missing) and own.tree == tree
     if missing:
-        _allreduce(missing, ReduceOp.MAX, f"{_NAME}.missing")  # blocks that any rank lacks
+        _allreduce(missing, ReduceOp.MAX, f"{_NAME}.missing")  # blocks missing on any rank
     result = Snapshot(tree)
     to_send: list[Block] = []
     for (name, spec, _), differs in zip(wanted, missing, strict=True):

@@ -1,4 +1,4 @@
-"""VariablesState: a state that holds a framework's variables."""
+"""VariablesState: a state that contains a framework's variables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from horoscale.elastic.objects import ObjectState
 
 
 class VariablesState(ObjectState):
-    """Holds objects, and the values of variables that a subclass reads and assigns."""
+    """Manages objects, and the values of variables that a subclass reads and assigns."""
 
     def read_variables(self) -> dict[str, list[Any]]:
-        """Return the current values as NumPy arrays, in lists by their owner."""
+        """Return the current values as NumPy arrays, in lists by owner."""
         raise NotImplementedError
 
     def assign_variables(self, values: dict[str, list[Any]]) -> None:
-        """Assign values that read_variables() returned."""
+        """Assign the result of read_variables()."""
         raise NotImplementedError
 
     def _capture(self) -> Any:
@@ -53,7 +53,7 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 
 class KerasModelState(VariablesState):
-    """Holds a Keras model, its optimizer, and objects."""
+    """Manages a Keras model, its optimizer, and objects."""
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Save the values as the first commit.
@@ -77,7 +77,7 @@ class KerasModelState(VariablesState):
         return {name: list(map(self.to_array, ones)) for name, ones in self._variables().items()}
 
     def assign_variables(self, values: dict[str, list[Any]]) -> None:
-        """Assign values that read_variables() returned."""
+        """Assign the result of read_variables()."""
         for name, variables in self._variables().items():
             for variable, value in zip(variables, values[name], strict=True):
                 variable.assign(value)

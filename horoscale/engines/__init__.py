@@ -1,8 +1,8 @@
-"""What jobs on other people's engines have in common.
+"""Shared support for jobs on other engines.
 
-Engines of three kinds start ranks. Ray's tasks are processes that are handed a function: `tasks`
-tells such a task which rank it is and brings home what it gave. In Spark's and Dask's tasks and in
-pods run agents, through which the launcher reaches them as hosts: `agents`. Batch systems (Slurm,
-LSF, PBS) hand out machines and start programs: `batch_systems` says which machines a job has, how
-horoscalerun reaches them, and which rank a process is that they have started themselves.
+There are three kinds of engines. Ray's tasks are processes that receive a function: `tasks` tells
+such a task its rank and returns its result. Spark's and Dask's tasks and pods run agents, through
+which the launcher reaches them as hosts: `agents`. Batch systems (Slurm, LSF, PBS) allocate
+machines and start programs: `batch_systems` determines a job's machines, how horoscalerun reaches
+them, and the rank of a process that a batch system has started itself.
 """

@@ -1,6 +1,6 @@
-"""The batch systems, and under which of them this process runs.
+"""The supported batch systems, and detection of the one under which this process runs.
 
-Each system is a module that reads its variables; nothing is asked of a server but a node's address.
+Each system is a module that reads its variables. A server is queried only for a node's address.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from horoscale.engines.batch import Allocation, BatchTask
 
 
 def find_task(environ: Mapping[str, str]) -> BatchTask | None:
-    """Return which rank a batch system has started this process as; None if it is one of one.
+    """Return this process's rank among those started by a batch system; None if it is alone.
 
     Raises BatchError for variables that do not parse, or a file that can't be read.
     """
@@ -20,7 +20,7 @@ def find_task(environ: Mapping[str, str]) -> BatchTask | None:
 
 
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the machines of the batch job that this process is part of; None if it is of none.
+    """Return the machines of the batch job that this process is part of; None if there is none.
 
     Raises BatchError for variables that do not parse, or a file that can't be read.
     """

@@ -1,4 +1,4 @@
-"""LSF: what jsrun tells its tasks, and bsub the processes of an allocation."""
+"""LSF: reads the variables of jsrun's tasks, and of processes in a bsub allocation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FIRST_PORT, _PORTS = 20000, 12000
 
 
 def task(environ: Mapping[str, str]) -> BatchTask | None:
-    """Return which of jsrun's tasks this process is; None if there is no other.
+    """Return this process's place among jsrun's tasks; None if there is no other task.
 
-    Raises BatchError where a variable does not parse.
+    Raises BatchError if a variable does not parse.
     """
     if not {"LSB_JOBID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"} <= environ.keys():
         return None
@@ -23,7 +23,7 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
     if size < 2:
         return None
     job = number(environ, "LSB_JOBID")
-    element = number(environ, "LSB_JOBINDEX") if "LSB_JOBINDEX" in environ else 0  # of an array
+    element = number(environ, "LSB_JOBINDEX") if "LSB_JOBINDEX" in environ else 0  # of a job array
     namespace = environ.get("PMIX_NAMESPACE") or environ.get("JSM_NAMESPACE_ID", "0")
     node = socket.gethostname()
     nodes = [name for name in _hosts(environ) or [node] if not _is_launch_node(name)]
@@ -41,7 +41,7 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
     """Return the hosts of the job that this process is part of, with their slots.
 
-    Raises BatchError where a variable does not parse, or the file that it names can't be read.
+    Raises BatchError if a variable does not parse, or the file that it names can't be read.
     """
     if "LSB_JOBID" not in environ:
         return None
@@ -59,7 +59,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _hosts(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the hosts in the job's order, from the file with a line a slot, or the variable."""
+    """Return the hosts in the job's order, from the file with a line per slot, or the variable."""
     if path := environ.get("LSB_DJOB_HOSTFILE"):
         slots = count_lines(path, "LSB_DJOB_HOSTFILE")
     else:
@@ -78,5 +78,5 @@ def _hosts(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def _is_launch_node(name: str) -> bool:
-    """Whether a host only runs the batch script, as on systems with jsrun."""
+    """Return whether a host only runs the batch script, as on systems with jsrun."""
     return re.match(r"(batch|launch)[0-9-]", name) is not None

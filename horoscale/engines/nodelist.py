@@ -1,4 +1,4 @@
-"""Slurm's short forms of many names and numbers."""
+"""Parses Slurm's compressed lists of names and numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Return the names that a node list such as ``gpu[01-03,7],login`` stands for, in its order.
+    """Return the names in a node list such as ``gpu[01-03,7],login``, in order.
 
-    Raises ValueError for what is no node list.
+    Raises ValueError for an invalid list.
     """
     names: list[str] = []
     position = 0
@@ -38,9 +38,9 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return the numbers that counts by node such as ``4(x2),3`` stand for: 4, 4, 3.
+    """Return the numbers in a list of counts such as ``4(x2),3``: 4, 4, 3.
 
-    Raises ValueError for what is none.
+    Raises ValueError for an invalid list.
     """
     counts: list[int] = []
     for part in text.split(","):
@@ -52,7 +52,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _numbers(text: str, whole: str) -> list[str]:
-    """Return what stands between brackets, with the zeros that it is written with."""
+    """Return the numbers in brackets, with leading zeros kept."""
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

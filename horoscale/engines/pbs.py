@@ -1,4 +1,4 @@
-"""PBS: what qsub tells the processes of an allocation (OpenPBS, PBS Professional, Torque)."""
+"""PBS: reads the variables of a qsub allocation (OpenPBS, PBS Professional, Torque)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from horoscale.engines.batch import Allocation, BatchError
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the hosts of the job that this process is part of, a slot for each of their lines.
+    """Return the hosts of the job that this process is part of, with a slot per line of the file.
 
-    Raises BatchError where the file of them can't be read.
+    Raises BatchError if the file can't be read.
     """
     path = environ.get("PBS_NODEFILE")
     if not path or "PBS_JOBID" not in environ:
@@ -22,15 +22,15 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
         system="PBS",
         slots=slots,
         own=own if own in slots else None,
-        shell=None,  # nothing of PBS's own passes standard input on
+        shell=None,  # none of PBS's own commands forwards standard input
         more="qsub's -l select=N:mpiprocs=M (Torque: -l nodes=N:ppn=M) gives more",
     )
 
 
 def count_lines(path: str, variable: str) -> dict[str, int]:
-    """Return the names in a file, a line for each slot, in the order in which they come first.
+    """Return the names in a file with a line per slot, in order of first occurrence.
 
-    Raises BatchError naming the variable that named the file.
+    Raises BatchError, which names the variable that contains the path.
     """
     slots: dict[str, int] = {}
     try:

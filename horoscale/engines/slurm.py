@@ -1,4 +1,4 @@
-"""Slurm: what srun tells its tasks, and sbatch and salloc the processes of an allocation."""
+"""Slurm: reads the variables of srun's tasks, and of sbatch and salloc allocations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from horoscale.engines.batch import Allocation, BatchError, BatchTask, number
 from horoscale.engines.nodelist import expand_counts, expand_nodes
 
-_ASK_S = 20.0  # for slurmctld's answer, which may be busy
-_FIRST_PORT, _PORTS = 20000, 12000  # below those that Linux hands out by itself
+_ASK_S = 20.0  # for slurmctld's answer; it may be busy
+_FIRST_PORT, _PORTS = 20000, 12000  # below Linux's ephemeral ports
 
-# What the job's options mean for its steps, but not for one that starts a node's ranks itself; and
-# what would change the bytes that go through srun.
+# Options of the job that its steps inherit, but that must not apply to a step which starts a node's
+# ranks itself, and options that would modify the bytes sent through srun.
 _NOT_FOR_STEPS = (
     *("CPUS_PER_TASK", "NTASKS_PER_NODE", "NTASKS_PER_GPU", "NTASKS_PER_CORE", "NTASKS_PER_SOCKET"),
     *("GPUS_PER_TASK", "TRES_PER_TASK", "GPU_BIND", "TRES_BIND", "CPU_BIND", "DISTRIBUTION"),
@@ -24,9 +24,9 @@ _NOT_FOR_STEPS = (
 
 
 def task(environ: Mapping[str, str]) -> BatchTask | None:
-    """Return which of srun's tasks this process is; None if there is no other.
+    """Return this process's place among srun's tasks; None if there is no other task.
 
-    Raises BatchError where a variable does not parse.
+    Raises BatchError if a variable does not parse.
     """
     if not {"SLURM_JOB_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"} <= environ.keys():
         return None
@@ -36,7 +36,7 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
     nodes = _nodes(environ, "SLURM_STEP_NODELIST")
     own = environ.get("SLURMD_NODENAME") or nodes[number(environ, "SLURM_NODEID")]
     job, step = number(environ, "SLURM_JOB_ID"), environ.get("SLURM_STEP_ID", "0")
-    # A job that is queued again keeps its numbers; srun listens at another port then.
+    # A requeued job keeps its numbers, but srun then listens on another port.
     again = environ.get("SLURM_RESTART_COUNT", "0")
     listens = environ.get("SLURM_SRUN_COMM_PORT", "")
     cluster = re.sub(r"[^\w-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))
@@ -52,9 +52,9 @@ def task(environ: Mapping[str, str]) -> BatchTask | None:
 
 
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the nodes of the job that this process is part of, a slot for each task.
+    """Return the nodes of the job that this process is part of, with a slot for each task.
 
-    Raises BatchError where a variable does not parse.
+    Raises BatchError if a variable does not parse.
     """
     if not {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"} <= environ.keys():
         return None
@@ -75,9 +75,9 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def node_address(node: str) -> str:
-    """Return the address of a node as Slurm knows it: its name may mean nothing to other nodes."""
+    """Return a node's address from Slurm, because other nodes may not resolve its name."""
     scontrol = shutil.which("scontrol")
-    if scontrol is None:  # such as in a container
+    if scontrol is None:  # for example, in a container
         return node
     try:
         said = subprocess.run(
@@ -102,7 +102,7 @@ def _nodes(environ: Mapping[str, str], name: str) -> list[str]:
 
 
 def _shell(job: str) -> tuple[str, ...]:
-    """Return what starts a program on a node of the job, with all that the job has there."""
+    """Return the command that starts programs on a node, with the job's resources there."""
     unset = [
         word
         for name in _NOT_FOR_STEPS
@@ -111,6 +111,6 @@ def _shell(job: str) -> tuple[str, ...]:
     ]
     return (
         *("env", *unset, "srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1"),
-        # Unbuffered, as what is written would wait for the end of its line; bytes stay as they are.
+        # --unbuffered, because srun would wait for the end of a line. Bytes are not modified.
         *("--unbuffered", "--mpi=none", "--cpu-bind=none", "--nodelist"),
     )

@@ -1,9 +1,9 @@
 """Ranks that are tasks of an engine, in processes that the engine has started.
 
-The engine's side asks each task where it runs, deals out the ranks (`place_tasks`), has one process
-serve the job's store (`horoscale.runner.rendezvous`), and hands every task its `variables` and the
-pickled function (`horoscale.runner.task.Task`). The task's side is `perform_rank`. What the tasks
-give is opened by `values`.
+The engine's side queries the location of each task, assigns ranks (`place_tasks`), has one process
+serve the job's store (`horoscale.runner.rendezvous`), and passes each task its `variables` and the
+pickled function (`horoscale.runner.task.Task`). The task runs `perform_rank`. `values` unpickles
+the tasks' results.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from horoscale.runner.outcome import Outcome, raise_first
 
 
 def place_tasks(nodes: Sequence[str]) -> list[Place]:
-    """Deal out the ranks to tasks, of which number i runs on nodes[i]; by task.
+    """Assign ranks to tasks, where task i runs on nodes[i]; return the places by task.
 
-    The ranks of a node are consecutive, and nodes are in the order in which they come first.
+    The ranks of a node are consecutive. Nodes are in order of first occurrence.
     """
     hosts = [Host(node, nodes.count(node)) for node in dict.fromkeys(nodes)]
     left: dict[str, list[Place]] = {host.name: [] for host in hosts}
@@ -30,14 +30,15 @@ def place_tasks(nodes: Sequence[str]) -> list[Place]:
 
 
 def variables(place: Place, rendezvous: str, secret: str) -> dict[str, str]:
-    """Return what tells a process that it is this rank of the job, and how it meets the others."""
+    """Return the variables that tell a process its rank, and how to find the others."""
     return {**rank_environment(place), **rendezvous_environment(rendezvous, secret)}
 
 
 def perform_rank(task: bytes, first: Sequence[Any] = ()) -> bytes:
-    """Call the pickled task, with `first` before its arguments, as the rank that this process is.
+    """Run the pickled task on this rank, with `first` before its arguments.
 
-    Returns its Outcome, pickled. A rank that raised leaves its job, and its peers are told why.
+    Returns its pickled Outcome. If the task raises, the rank leaves its job and its peers are told
+    why.
     """
     from horoscale.common import job
     from horoscale.runner.task import perform
@@ -49,10 +50,10 @@ def perform_rank(task: bytes, first: Sequence[Any] = ()) -> bytes:
 
 
 def values(outcomes: Mapping[int, Outcome], size: int, caller: str) -> list[Any]:
-    """Return what the ranks gave, by rank. `outcomes` are in the order in which they came in.
+    """Return the ranks' results by rank. `outcomes` are in the order in which they arrived.
 
-    Raises the exception of the first rank that raised, caused by a RankError with its rank and its
-    traceback, and RuntimeError where a rank gave nothing.
+    Raises the exception of the first rank that raised, caused by a RankError with its rank and
+    traceback, and RuntimeError if a rank returned nothing.
     """
     failures = [(rank, outcome) for rank, outcome in outcomes.items() if outcome.failed]
     if failures:

@@ -10,7 +10,7 @@
         hvd.callbacks.MetricAverageCallback(),
     ])
 
-Each rank calls fit() with its own part of the data, in the same number of batches as the others. If
+Each rank calls fit() with its own part of the data, in the same number of batches on all ranks. If
 all batches have the same size, the weights are the same as from one process that trains on the
 ranks' combined batches.
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer with op=Adasum: changes of variables are reduced instead of gradients."""
+"""DistributedOptimizer with op=Adasum: combine the ranks' updates instead of their gradients."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def apply_and_combine(
     read: Callable[[Any], Any],
     reduce: Reduce,
 ) -> Any:
-    """Do a step with this rank's own gradients, and reduce by Adasum what it changes.
+    """Run a step with this rank's local gradients, and reduce the updates by Adasum.
 
     Args:
-        gradients: this rank's, which `apply` takes.
-        variables: what `apply` changes; the same ones on all ranks.
+        gradients: this rank's gradients, passed to `apply`.
+        variables: the variables that `apply` updates; the same on all ranks.
         apply: applies gradients to the variables.
         read: returns a copy of a variable's value.
-        reduce: takes the changes and the variables, and returns what all ranks' changes make. It
-            returns the changes of variables that are this rank's own as they are.
+        reduce: combines all ranks' updates of the variables. It returns the updates of local
+            variables unchanged.
 
     Returns:
-        What `apply` returns.
+        The result of `apply`.
     """
     before = [read(variable) for variable in variables]
     result = apply(gradients)
@@ -58,6 +58,6 @@ def apply_and_combine(
             continue
         variable.assign(start + change)
         constraint = getattr(variable, "constraint", None)
-        if constraint is not None:  # of all ranks' weights, besides those that `apply` has made
+        if constraint is not None:  # for the combined weights; `apply` has done it for this rank's
             variable.assign(constraint(variable))
     return result

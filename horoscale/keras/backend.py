@@ -1,4 +1,4 @@
-"""Selects how the gradients of a training step are reduced, by Keras' backend.
+"""Selects the implementation that reduces the gradients of a step, by Keras backend.
 
 With TensorFlow, gradients are values of a graph, and horoscale.tensorflow creates the operations.
 With PyTorch, they exist when apply() is called. Other frameworks are never imported.
@@ -13,9 +13,9 @@ from horoscale.keras.step import Step
 
 
 def make_step(**options: Any) -> Step:
-    """Return what serves the backend of Keras; the options are those of DistributedOptimizer().
+    """Return the step for the Keras backend. The options are those of DistributedOptimizer().
 
-    Raises ValueError if one of them is wrong, or the backend is not served.
+    Raises ValueError if an option is invalid or the backend is not supported.
     """
     name = backend()
     if name == "tensorflow":

@@ -14,6 +14,7 @@ from horoscale.common.which_keras import IS_LEGACY, backend, keras
 from horoscale.keras import legacy_optimizer
 from horoscale.keras.values import broadcast_variables
 from horoscale.numpy.reductions import allreduce
+from horoscale.trackers import Tracker
 
 __all__ = [
     "BestModelCheckpoint",
@@ -21,9 +22,10 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "TrackerCallback",
 ]
 
-# Keras' own callbacks report it under this name: a log has it once.
+# The name under which Keras' own callbacks report it, so that a log has it once.
 _RATE_IN_LOGS = "lr" if IS_LEGACY else "learning_rate"
 
 
@@ -57,7 +59,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._local[id(variable)] = variable
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcast before the first step, if the model does not wait for its input to be built."""
+        """Broadcast before the first step, unless the first input has yet to build the model."""
         if not self.model.built:
             return
         _build(self.model.optimizer, self.model.trainable_variables)
@@ -71,7 +73,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if self._done or not self._process_set.included():
             return
         if backend() == "jax":
-            self.model.jax_state_sync()  # during a step the values are not in the variables
+            self.model.jax_state_sync()  # during a step, the variables do not contain the values
         optimizer = self.model.optimizer
         variables = [
             *(one for one in self.model.weights if id(one) not in self._local),
@@ -99,7 +101,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         values = np.array([float(logs[name]) for name in names], np.float64)
-        name = f"metrics.{'.'.join(names)}"  # ranks with other metrics are told which
+        name = f"metrics.{'.'.join(names)}"  # in errors, shows ranks with other metrics
         averages = allreduce(values, name=name, process_set=self._process_set)
         logs.update(zip(names, averages.tolist(), strict=True))
 
@@ -117,21 +119,22 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
-        """Schedule the epochs from `start_epoch` until before `end_epoch`.
+        """Schedule the epochs from `start_epoch` to `end_epoch`, exclusive.
 
         Args:
             initial_lr: the learning rate to multiply.
             multiplier: a number, or a function from the epoch to a number. With staircase=True, a
-                number is used directly; otherwise its power by the epochs since `start_epoch`.
+                number is used directly; otherwise it is raised to the power of the epochs since
+                `start_epoch`.
             start_epoch: the first epoch.
             end_epoch: the first epoch that is not scheduled. None: no end.
-            staircase: whether to change the rate once per epoch, or in each batch, with fractional
-                epochs.
+            staircase: whether to change the rate once per epoch, or else in each batch, with
+                fractional epochs.
             momentum_correction: whether to scale the momentum with the learning rate in the step in
-                which that changes (Goyal et al., Accurate, Large Minibatch SGD, 2017). Works if
-                Keras has not compiled it in as a constant: with the torch backend or
+                which the rate changes (Goyal et al., Accurate, Large Minibatch SGD, 2017). Has no
+                effect if Keras has compiled the momentum in as a constant: use the torch backend or
                 run_eagerly=True.
-            steps_per_epoch: batches per epoch, for staircase=False. None: as fit() determines it.
+            steps_per_epoch: batches per epoch, for staircase=False. None: as determined by fit().
         """
         super().__init__()
         self._initial_lr = initial_lr
@@ -142,7 +145,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         self._steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier
         self._epoch = 0
-        self._momentum: float | None = None  # to be restored
+        self._momentum: float | None = None  # to restore after the batch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Determine the number of batches in an epoch."""
@@ -154,11 +157,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
                 )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note the epoch."""
+        """Record the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Set the learning rate if it is time."""
+        """Set the learning rate if it changes in this batch."""
         if not self._start_epoch <= self._epoch < self._end_epoch:
             return
         if self._staircase:
@@ -175,7 +178,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self._momentum = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Report the learning rate among the metrics."""
+        """Add the learning rate to the metrics."""
         if logs is not None:
             logs[_RATE_IN_LOGS] = float(self.model.optimizer.learning_rate)
 
@@ -213,14 +216,14 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        """Start with initial_lr / hvd.size(). `verbose`: rank 0 prints when the warm-up is over.
+        """Start with initial_lr / hvd.size(). `verbose`: rank 0 prints the end of the warm-up.
 
         The other arguments are those of LearningRateScheduleCallback.
         """
 
         def multiplier(epoch: float) -> float:
             size = common.size() or 1
-            # The end of the last batch of the last epoch has the whole rate.
+            # The full rate is reached at the end of the last batch of the last epoch.
             assert self._steps_per_epoch
             epoch += 1.0 / self._steps_per_epoch
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
@@ -237,7 +240,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self._verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tell when the warm-up is over."""
+        """Print the end of the warm-up."""
         super().on_epoch_end(epoch, logs)
         if epoch == self._end_epoch - 1 and self._verbose > 0 and common.rank() == 0:
             rate = float(self.model.optimizer.learning_rate)
@@ -258,7 +261,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         save_freq: str | int = "epoch",
         filepath: str = "best.keras",
     ) -> None:
-        """Takes the arguments of keras.callbacks.ModelCheckpoint; save_best_only is True."""
+        """Take the arguments of keras.callbacks.ModelCheckpoint; save_best_only is True."""
         super().__init__(
             filepath,
             monitor=monitor,
@@ -273,8 +276,36 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             super()._save_model(*args, **kwargs)
 
 
+class TrackerCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Logs the metrics of each epoch and the runtime's numbers, with a horoscale.trackers.Tracker.
+
+    All ranks have this callback, and one of them writes. Put it after MetricAverageCallback, so
+    that the metrics are averages over the ranks.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        """`tracker`: such as TensorBoard or WandB. Close it after training."""
+        super().__init__()
+        self._tracker = tracker
+        self._step = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Count steps from those that the optimizer has done."""
+        self._step = int(_innermost(self.model.optimizer).iterations)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Count the step, and log the runtime's numbers if it is time."""
+        self._step += 1
+        self._tracker.log({}, self._step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Log the metrics of the epoch."""
+        metrics = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        self._tracker.log(metrics, self._step)
+
+
 def _innermost(optimizer: Any) -> Any:
-    """The optimizer that has the learning rate and the momentum."""
+    """Return the optimizer that has the learning rate and the momentum."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

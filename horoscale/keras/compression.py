@@ -1,4 +1,4 @@
-"""Compression: that of the binding for Keras' backend."""
+"""The Compression of the binding for the Keras backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Compression", "of_arrays"]
 
 
 def of_arrays(compression: Any) -> Any:
-    """Return what does with arrays what a compressor of Compression does with tensors."""
+    """Return the compressor of arrays that corresponds to a compressor of Compression."""
     for name in ("none", "fp16", "bf16"):
         if compression is getattr(Compression, name):
             return getattr(OfArrays, name)

@@ -1,4 +1,4 @@
-"""EagerStep: reduces gradients that have been computed already: PyTorch's, or arrays."""
+"""EagerStep: reduces gradients that are already computed: PyTorch's, or arrays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from horoscale.common.which_keras import keras
 from horoscale.keras.adasum import apply_and_combine
 from horoscale.keras.step import Apply
 
-# Reduces groups of tensors, each all or nothing; with the options of grouped_allreduce().
+# Reduces groups of tensors, each all or nothing. Takes the options of grouped_allreduce().
 AllreduceGroups = Callable[..., list[list[Any]]]
 
 
 def one_by_one(grouped_allreduce: Callable[..., Sequence[Any]]) -> AllreduceGroups:
-    """Return what reduces one group after the other, by a binding's own function."""
+    """Return a function that reduces one group after the other with a binding's function."""
 
     def reduce(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
         return [list(grouped_allreduce(group, **options)) for group in groups]
@@ -29,7 +29,7 @@ def one_by_one(grouped_allreduce: Callable[..., Sequence[Any]]) -> AllreduceGrou
 
 
 class EagerStep:
-    """Sums gradients over the passes of a step on this rank, and then over the ranks; see Step."""
+    """Sums gradients over the passes of a step on this rank, then reduces them; see Step."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class EagerStep:
         device_sparse: str = "",
         sparse_as_dense: bool = False,
     ) -> None:
-        """`allreduce_groups` is the backend's way; the rest as for DistributedOptimizer().
+        """`allreduce_groups` is the backend's function; for others, see DistributedOptimizer().
 
-        Devices and sparse gradients are TensorFlow's.
+        Devices and sparse gradients only matter for TensorFlow.
         """
         resolve_op(op)
         if process_set.included() is not False:
@@ -91,11 +91,11 @@ class EagerStep:
         self._local.update(map(id, variables))
 
     def outside_of_graph(self, build: Callable[[], None]) -> None:
-        """Make variables: there is no graph."""
+        """Call `build`, because there is no graph."""
         build()
 
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        """Reduce the gradients, and `apply` them on the last pass of a step."""
+        """Reduce the gradients. `apply` them on the last pass of a step."""
         if self._passes > 1:
             self._add(gradients)
             self._pass = (self._pass + 1) % self._passes
@@ -109,7 +109,7 @@ class EagerStep:
         return apply(self.reduce(gradients, variables))
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients reduced over the ranks; on a rank outside the set as they are."""
+        """Return the gradients reduced over the ranks; unchanged on a rank outside the set."""
         results = list(gradients)
         if not self._process_set.included():
             return results
@@ -130,7 +130,7 @@ class EagerStep:
 
     def _add(self, gradients: Sequence[Any]) -> None:
         if not self._sums:
-            # Copies: the backend may use the memory of a gradient again.
+            # Copies, because the backend may reuse the memory of a gradient.
             self._sums = [None if one is None else one + 0 for one in gradients]
             return
         self._sums = [
@@ -139,11 +139,11 @@ class EagerStep:
         ]
 
     def _grouped(self, indices: list[int], variables: Sequence[Any]) -> list[list[int]]:
-        """Return the gradients that are reduced in one operation, by their places."""
+        """Return the indices of the gradients in each reduction."""
         if not indices:
             return []
         if isinstance(self._groups, int):
-            count = min(self._groups or 1, len(indices))  # each would be waited for
+            count = min(self._groups or 1, len(indices))  # each group blocks
             bounds = [len(indices) * i // count for i in range(count + 1)]
             return [indices[a:b] for a, b in pairwise(bounds)]
         place = {id(variables[i]): i for i in indices}

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a function survive ranks that fail, join and leave: see horoscale.elastic.run()."""
+    """Make a function survive ranks that fail, join and leave; see horoscale.elastic.run()."""
     if backend() == "tensorflow":
         from horoscale.tensorflow.elastic import run as run_of_tensorflow
 
@@ -45,7 +45,7 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 class KerasState(KerasModelState):
-    """Holds a model, its optimizer and objects that are committed, restored and sent.
+    """Manages a model, its optimizer and objects to commit, restore and send.
 
         model.build(input_shape)
         state = hvd.elastic.KerasState(model, batch=0, epoch=0)
@@ -66,7 +66,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
-        """Raise ValueError for less than one batch."""
+        """Create the callback. Raises ValueError if `batches_per_commit` is less than 1."""
         if batches_per_commit < 1:
             raise ValueError(f"batches_per_commit={batches_per_commit} must be at least 1")
         super().__init__()
@@ -90,54 +90,54 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _commit(self) -> None:
         self._left = self._batches_per_commit
-        _ = self.model  # with JAX, Keras then writes what it has trained to the variables
+        _ = self.model  # with JAX, makes Keras write the trained values to the variables
         self._state.commit()
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps the number of the batch in state.batch: 0 at the end of an epoch.
+    """Stores the number of the batch in state.batch: 0 at the end of an epoch.
 
     The first epoch after a reset continues at state.batch: pass the number of remaining steps,
     steps_per_epoch - state.batch, to fit().
     """
 
     def __init__(self, state: Any) -> None:
-        """Keep it in this state, which must have a `batch`."""
+        """Update this state, which must have a `batch`."""
         super().__init__()
         self._state = state
         self._first = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Go on where the state is."""
+        """Continue from the state's batch."""
         self._first = self._state.batch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Take note of a batch."""
+        """Count a batch."""
         self._state.batch = self._first + batch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin at 0 in the next epoch."""
+        """Start at 0 in the next epoch."""
         self._first = 0
         self._state.batch = 0
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keeps the number of the next epoch in state.epoch.
+    """Stores the number of the next epoch in state.epoch.
 
     fit() counts from 0 after each reset: pass it the number of remaining epochs, epochs -
     state.epoch.
     """
 
     def __init__(self, state: Any) -> None:
-        """Keep it in this state, which must have an `epoch`."""
+        """Update this state, which must have an `epoch`."""
         super().__init__()
         self._state = state
         self._first = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Go on where the state is."""
+        """Continue from the state's epoch."""
         self._first = self._state.epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Take note of an epoch that is done."""
+        """Count a completed epoch."""
         self._state.epoch = self._first + epoch + 1

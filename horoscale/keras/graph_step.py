@@ -1,4 +1,4 @@
-"""GraphStep: the gradients of a step with TensorFlow, eagerly or in a graph."""
+"""GraphStep: reduces the gradients of a step with TensorFlow, eagerly or in a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GraphStep:
     def __init__(
         self, passes: int, average_passes: bool, num_groups: int, groups: Any, **options: Any
     ) -> None:
-        """The options are GradientReduction's."""
+        """Take the options of GradientReduction, and how to aggregate passes."""
         self._reduction = GradientReduction(groups=chosen_groups(num_groups, groups), **options)
         self._combines_steps = options["op"] == Adasum
         reduce = _as_they_are if self._combines_steps else self._reduction
@@ -34,12 +34,12 @@ class GraphStep:
         self._reduction.register_local(variables)
 
     def outside_of_graph(self, build: Callable[[], None]) -> None:
-        """Make variables."""
+        """Call `build` outside the graph that is being traced."""
         with tf.init_scope():
             build()
 
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        """Reduce the gradients, and `apply` them on the last pass of a step."""
+        """Reduce the gradients. `apply` them on the last pass of a step."""
         reduced = self._aggregation.reduce(gradients, variables)
         if not self._combines_steps:
             return self._aggregation.apply(lambda: apply(reduced), reduced)

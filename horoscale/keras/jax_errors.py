@@ -1,4 +1,4 @@
-"""What errors of JAX mean where they come from our operation in a compiled step."""
+"""Maps errors of JAX that come from our operations in a compiled step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-# The words of cpp/core/departures.cc, where XLA calls the library; an exception of ours in the text
-# of JAX's, where it calls Python.
+# The wording of cpp/core/departures.cc, if XLA calls the library; the name of our exception in the
+# text of JAX's, if it calls Python.
 _RANK_FAILED = re.compile(
     r"\branks? \d[\d, and-]* (failed\b|left the job\b)"
     r"|\b(RankFailedError|HorovodInternalError): "
@@ -24,7 +24,7 @@ _RANK_FAILED = re.compile(
 
 
 def with_our_errors(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Have a function raise HorovodInternalError if JAX says that a rank has failed."""
+    """Make a function raise HorovodInternalError if JAX reports that a rank has failed."""
 
     @functools.wraps(func)
     def wrapper(state: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

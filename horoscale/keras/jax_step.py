@@ -1,7 +1,7 @@
-"""JaxStep: the gradients of a step with JAX, whose steps are compiled by XLA.
+"""JaxStep: reduces the gradients of a step with JAX, which XLA compiles.
 
-The compiled step calls the library once, with all gradients. Where XLA can't call it, it calls back
-into Python, as often.
+The compiled step calls the library once, with all gradients. If XLA cannot call it, the step calls
+back into Python once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JaxStep(EagerStep):
     """Reduces gradients within a compiled step; see Step."""
 
     def __init__(self, passes: int, **options: Any) -> None:
-        """The options are EagerStep's; all passes of a step are one compiled step."""
+        """Take the options of EagerStep. All passes of a step form one compiled step."""
         if passes != 1:
             raise ValueError(
                 "backward_passes_per_step= is not supported with Keras' JAX backend: use the "
@@ -40,7 +40,7 @@ def _allreduce_groups(groups: Sequence[Sequence[Any]], **options: Any) -> list[l
 
 @functools.cache
 def way() -> AllreduceGroups:
-    """Return how the step reaches the library. Ranks may go different ways."""
+    """Return the function that reaches the library. Ranks may use different ones."""
     try:
         xla.load()
     except (RuntimeError, OSError) as error:
@@ -55,7 +55,7 @@ def way() -> AllreduceGroups:
 
 
 def through_python(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
-    """Do what xla.allreduce_groups() does by one call of Python, with arrays in host memory."""
+    """Reduce like xla.allreduce_groups() by one call of Python, with arrays in host memory."""
     sizes = [len(group) for group in groups]
 
     def reduce(*arrays: Any) -> list[np.ndarray[Any, Any]]:
@@ -65,6 +65,6 @@ def through_python(groups: Sequence[Sequence[Any]], **options: Any) -> list[list
 
     flat = list(chain.from_iterable(groups))
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
-    # Ordered: the ranks' steps have to meet.
+    # Ordered, so that the steps of all ranks match.
     reduced = iter(io_callback(reduce, shapes, *flat, ordered=True))
     return [[next(reduced) for _ in range(size)] for size in sizes]

@@ -1,8 +1,8 @@
-"""The extension of the class of a tf_keras (Keras 2) optimizer; see optimizer.py.
+"""The extension of a tf_keras (Keras 2) optimizer's class; see optimizer.py.
 
-It has two kinds of optimizers, its own and those of tf_keras.optimizers.legacy. Both aggregate the
-replicas' gradients in a method that a LossScaleOptimizer around them calls as well, before it looks
-whether gradients are finite.
+tf_keras has two kinds of optimizers, its own and those of tf_keras.optimizers.legacy. Both
+aggregate the replicas' gradients in a method that an outer LossScaleOptimizer also calls, before it
+checks whether gradients are finite.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class DistributedLegacy:
         self._hvd_step.register_local([variable])
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Reduce the gradients over the ranks, and apply them on the last pass of a step.
+        """Reduce the gradients over the ranks. Apply them on the last pass of a step.
 
-        With skip_gradients_aggregation=True, or experimental_aggregate_gradients=False, they are
-        what the caller has reduced.
+        With skip_gradients_aggregation=True, or experimental_aggregate_gradients=False, the caller
+        has already reduced them.
         """
         apply = super().apply_gradients  # type: ignore[misc]
         is_reduced = kwargs.pop("skip_gradients_aggregation", False)
@@ -47,7 +47,7 @@ class DistributedLegacy:
         return self._hvd_step([gradient for gradient, _ in pairs], variables, apply_reduced)
 
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-        """Reduce the gradients over the ranks, for a LossScaleOptimizer around this one."""
+        """Reduce the gradients over the ranks, for an outer LossScaleOptimizer."""
         if self._hvd_op == Adasum:
             raise UnsupportedError(
                 "a LossScaleOptimizer around hvd.DistributedOptimizer() is not possible with "
@@ -70,7 +70,7 @@ class DistributedLegacy:
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
-    """Make an optimizer's variables, if they are not yet there."""
+    """Create an optimizer's variables, unless they exist."""
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
     else:

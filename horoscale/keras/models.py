@@ -1,4 +1,4 @@
-"""Loading of models to continue training."""
+"""Loading of models, to continue training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_model(
         The model. It has no optimizer if it was saved without one.
 
     Raises:
-        ValueError: the file can't be loaded, or as for DistributedOptimizer().
+        ValueError: the file cannot be loaded, or as for DistributedOptimizer().
     """
     objects = {one.__name__: one for one in custom_optimizers or ()} | (custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects)

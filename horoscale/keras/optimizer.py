@@ -1,8 +1,7 @@
-"""DistributedOptimizer: a Keras optimizer that applies the gradients of all ranks.
+"""DistributedOptimizer: a Keras optimizer that applies gradients reduced over the ranks.
 
-It works with every backend of Keras, because each of them passes the gradients of a step to
-apply(). They are reduced there, before Keras clips or accumulates them or checks that they are
-finite.
+It works with every Keras backend, because all of them pass the gradients of a step to apply().
+There they are reduced, before Keras clips or accumulates them or checks that they are finite.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from horoscale.keras.step import Apply, Step
 
 
 class _Distributed:
-    """The extension of the class of a Keras optimizer."""
+    """The extension of a Keras optimizer's class."""
 
     _hvd_step: Step
 
@@ -32,7 +31,7 @@ class _Distributed:
         self._hvd_step.register_local([variable])
 
     def build(self, variables: Any) -> Any:
-        """Make the optimizer's variables; Keras calls it before it compiles the training step."""
+        """Create the optimizer's variables. Keras calls this before it compiles training steps."""
         caller: Any = sys._getframe(1).f_locals.get("self")
         if caller is not self and isinstance(caller, keras.optimizers.LossScaleOptimizer):
             raise ValueError(
@@ -44,7 +43,7 @@ class _Distributed:
         return super().build(variables)  # type: ignore[misc]
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Reduce the gradients over the ranks, and apply them on the last pass of a step."""
+        """Reduce the gradients over the ranks. Apply them on the last pass of a step."""
         variables = list(trainable_variables or self._trainable_variables)  # type: ignore[attr-defined]
         if not self.built:  # type: ignore[attr-defined]
             self._hvd_step.outside_of_graph(lambda: self.build(variables))
@@ -55,10 +54,10 @@ class _Distributed:
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        """Do what apply() does, as the JAX backend has it."""
+        """Do the same as apply(), for the JAX backend."""
         stateless_apply = super().stateless_apply  # type: ignore[misc]
         if not isinstance(self, keras.optimizers.LossScaleOptimizer):
-            return stateless_apply(optimizer_variables, grads, trainable_variables)  # by apply()
+            return stateless_apply(optimizer_variables, grads, trainable_variables)  # calls apply()
 
         def apply(reduced: list[Any]) -> Any:
             return stateless_apply(optimizer_variables, reduced, trainable_variables)
@@ -85,33 +84,35 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make a Keras optimizer apply the gradients of all ranks.
+    """Make a Keras optimizer apply gradients reduced over the ranks.
 
-    The optimizer is changed in place and keeps its variables and its iterations. It is saved as an
+    The optimizer is modified in place and keeps its variables and iterations. It is saved as an
     instance of its original class; load_model() restores a DistributedOptimizer. With the
     TensorFlow backend, XLA is disabled for the model that uses it, but the steps are still graphs.
 
     Args:
-        optimizer: any keras.optimizers.Optimizer. Pass a LossScaleOptimizer here instead of
-            wrapping the result, so that the ranks decide together whether gradients are finite.
-        name: accepted for compatibility with Horovod; an optimizer of Keras has a name.
-        device_dense: where the operation is placed for tensors, with the TensorFlow backend,
-        device_sparse: and for tf.IndexedSlices.
-        compression: how gradients travel: Compression.none, .fp16 or .bf16.
+        optimizer: any keras.optimizers.Optimizer. Pass a LossScaleOptimizer here rather than wrap
+            the result, so that the ranks decide together whether gradients are finite.
+        name: accepted for compatibility with Horovod. A Keras optimizer already has a name.
+        device_dense: the device of the operation for tensors, with the TensorFlow backend.
+        device_sparse: the device of the operation for tf.IndexedSlices, with the TensorFlow
+            backend.
+        compression: the compression of gradients: Compression.none, .fp16 or .bf16.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
-        gradient_predivide_factor: divide by it before the sum, and by the rest after it; with
-            op=Average.
-        op: Average (the default), Sum, Min, Max or Product. With Adasum each rank applies its own
-            gradients, and what that changes the variables by is reduced by Adasum; `groups` and
-            16-bit compression have no effect then, and sparse gradients are not reduced.
+        gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
+            (number of ranks) / factor after it.
+        op: Average (the default), Sum, Min, Max or Product. With Adasum, each rank applies its
+            local gradients, and the resulting updates of the variables are reduced by Adasum.
+            `groups` and 16-bit compression then have no effect, and sparse gradients are not
+            reduced.
         backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
-            and the optimizer runs a step. Not with the JAX backend, where the
-            gradient_accumulation_steps of the optimizer do the same.
+            and the optimizer runs a step. Not for the JAX backend: use the optimizer's
+            gradient_accumulation_steps.
         average_aggregated_gradients: divide the sums by the number of passes.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
             variables, one list per group.
-        process_set: the ranks that take part; others train on their own.
+        process_set: the ranks that take part; others train alone.
         scale_local_gradients: divide the gradients of local variables by the number of ranks; not
             with op=Adasum.
 
@@ -120,7 +121,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
-        NotImplementedError: a combination that is not supported: gradient_predivide_factor without
+        NotImplementedError: the combination is not supported: gradient_predivide_factor without
             op=Average; op=Adasum with lossy compression, a LossScaleOptimizer or use_ema.
     """
     if isinstance(optimizer, _Distributed | DistributedLegacy):
@@ -147,7 +148,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     if op == Adasum:
         check_options(optimizer, compression)
     cls = type(optimizer)
-    # Under the plain class' name, which is what saved models then ask for.
+    # Keep the name of the plain class, which saved models refer to.
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     extension = DistributedLegacy if IS_LEGACY else _Distributed
     optimizer.__class__ = type(cls.__name__, (extension, cls), members)
@@ -160,7 +161,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 def is_optimizer(value: Any) -> bool:
-    """Return whether it is an optimizer of Keras."""
+    """Return whether a value is a Keras optimizer."""
     kinds = [keras.optimizers.Optimizer]
     if IS_LEGACY:
         kinds += [keras.optimizers.legacy.Optimizer]
@@ -170,7 +171,7 @@ def is_optimizer(value: Any) -> bool:
 def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer: Any, *args: Any, local_layers: Any = None, **kwargs: Any
 ) -> Any:
-    """Make a Keras optimizer apply the gradients of all ranks, except those of some layers.
+    """Make a Keras optimizer apply gradients reduced over the ranks, except those of some layers.
 
     Args:
         optimizer: as for DistributedOptimizer().
@@ -182,7 +183,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
             averages.
 
     Returns:
-        As DistributedOptimizer().
+        As for DistributedOptimizer().
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
@@ -194,7 +195,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 class _Partial:
-    """A step that leaves the gradients of some layers to each rank; see Step."""
+    """A step that does not reduce the gradients of some layers; see Step."""
 
     def __init__(self, step: Step, layers: tuple[Any, ...]) -> None:
         self._step = step
@@ -203,7 +204,7 @@ class _Partial:
         self.outside_of_graph = step.outside_of_graph
 
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        for layer in self._layers:  # whose variables may be new
+        for layer in self._layers:  # the layer's variables may be new
             self._step.register_local(layer.trainable_variables)
         return self._step(gradients, variables, apply)
 
@@ -218,10 +219,10 @@ def _layers(given: Any) -> Iterable[Any]:
 
 @functools.cache
 def _turn_off_xla() -> None:
-    """Have models with a DistributedOptimizer make graphs that XLA does not compile.
+    """Make models with a DistributedOptimizer create graphs that XLA does not compile.
 
-    XLA knows no operation of ours; Keras would choose it wherever there is an accelerator. Of an
-    optimizer nothing is asked before the graph is made: it is the model that must be told.
+    XLA does not support our operations, but Keras selects it on any accelerator. The optimizer is
+    not consulted before the graph is created, so this must be set in the model.
     """
     owner = next(cls for cls in keras.Model.__mro__ if "make_train_function" in vars(cls))
     plain = owner.make_train_function

@@ -9,13 +9,13 @@ Apply = Callable[[list[Any]], Any]
 
 
 class Step(Protocol):
-    """What a DistributedOptimizer does with the gradients of a step."""
+    """Processes the gradients of a step for a DistributedOptimizer."""
 
     def register_local(self, variables: Iterable[Any]) -> None:
         """Exclude the gradients of these variables from the reduction."""
 
     def __call__(self, gradients: list[Any], variables: Sequence[Any], apply: Apply) -> Any:
-        """Reduce the gradients of the variables, and `apply` them if it is time."""
+        """Reduce the gradients of the variables. `apply` them on the last pass of a step."""
 
     def outside_of_graph(self, build: Callable[[], None]) -> None:
-        """Make variables, which may not be part of a graph that is being made."""
+        """Call `build`, which creates variables, outside any graph that is being traced."""

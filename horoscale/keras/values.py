@@ -29,21 +29,21 @@ def allreduce(
     """Reduce a value over the ranks: a number, an array, or a Keras tensor.
 
     Args:
-        value: has the same shape and dtype on all ranks.
-        name: identifies this operation among pending ones. None: matched by the order of calls.
+        value: must have the same shape and dtype on all ranks.
+        name: identifies this operation among pending ones. None: matched by call order.
         average: deprecated: True for op=Average, False for op=Sum.
-        prescale_factor: each rank's value is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        prescale_factor: factor applied to each rank's value before the reduction.
+        postscale_factor: factor applied to the result.
         op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
             BitwiseOr or BitwiseXor.
         compression: the compression of the value.
         process_set: the ranks that take part.
 
     Returns:
-        An array of the value's shape and type.
+        An array with the value's shape and dtype.
 
     Raises:
-        ValueError, MismatchError, HorovodInternalError: as every collective.
+        ValueError, MismatchError, HorovodInternalError: as in all collectives.
     """
     return reductions.allreduce(
         to_numpy(value),
@@ -73,7 +73,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the value of the root, a global rank. Others pass one of the same shape and dtype."""
+    """Return the value of the global rank `root_rank`. All ranks pass the same shape and dtype."""
     return movement.broadcast(to_numpy(value), root_rank, name=name, process_set=process_set)
 
 
@@ -83,7 +83,7 @@ def reducescatter(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return this rank's rows of the reduction of a value; op is as in allreduce()."""
+    """Return this rank's rows of a reduced value. `op` is as in allreduce()."""
     return reductions.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
 
 
@@ -98,16 +98,16 @@ def broadcast_variables(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError, MismatchError, HorovodInternalError: as every collective.
+        ValueError, MismatchError, HorovodInternalError: as in all collectives.
     """
     chosen = list(variables)
-    # As bytes: Keras has types that no collective needs to know.
+    # As bytes, because Keras has types that collectives do not support.
     values = [to_numpy(one if IS_LEGACY else one.value) for one in chosen]
     handles = [
         movement.broadcast_async_(
             value.reshape(-1).view(np.uint8),
             root_rank,
-            # Not the variable's: ranks that have made more models before count them on.
+            # Not the variable's name, which contains a count of the models that a rank has created.
             name=f"broadcast_variables.{i}.{value.dtype}.{value.shape}",
             process_set=process_set,
         )

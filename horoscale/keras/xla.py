@@ -1,9 +1,8 @@
 """The allreduce that XLA calls directly, without Python, in a compiled JAX step.
 
-The library that comes with horoscale registers with XLA through its foreign function interface,
-which is versioned: one library serves all versions of JAX from 0.6 on. It is tested when it is
-first needed. XLA begins steps in the order in which the program gave them to it; ranks rely on that
-since the operations have no names.
+The library shipped with horoscale registers with XLA through its foreign function interface. This
+is versioned: one library supports all versions of JAX from 0.6 on. It is tested on first use. XLA
+starts steps in program order. The ranks rely on this, because the operations have no names.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _TEST_SECONDS = 60.0
 
 
 def load() -> None:
-    """Register the library with XLA, test it, and have it follow the jobs of this process.
+    """Register the library with XLA, test it, and let it track the jobs of this process.
 
     Raises:
-        RuntimeError: XLA does not work with it; the message says why.
-        OSError: the library can't be loaded.
+        RuntimeError: XLA does not work with the library. The message gives the reason.
+        OSError: the library cannot be loaded.
     """
     platform = jax.default_backend()
     if platform != "cpu":
@@ -70,7 +69,7 @@ def allreduce_groups(
 ) -> list[list[Any]]:
     """Return the reduced arrays of each group, as values of the step that is being compiled.
 
-    All of it is one call, which starts the groups together and is over when all of them are.
+    A single call starts all groups together and completes when all of them have.
     """
     encoding, compression = divide(compression)
     pairs = [[compression.compress(array) for array in group] for group in groups]
@@ -98,9 +97,9 @@ def allreduce_groups(
 
 
 def _test() -> None:
-    """Have another thread complete a call, well and not; raise RuntimeError if that goes wrong.
+    """Let another thread complete a successful and a failing call. Raises RuntimeError on failure.
 
-    In a thread, since this one may be in the middle of making a graph.
+    In a thread, because this one may be tracing a graph.
     """
     answers: list[object] = []
 
@@ -109,7 +108,7 @@ def _test() -> None:
         try:
             answers.append(int(test(np.int32(7), failure=np.int64(0))))
             test(np.int32(7), failure=np.int64(1)).block_until_ready()
-        except Exception as error:  # of many types, from version to version
+        except Exception as error:  # the type depends on the version
             answers.append(str(error))
 
     thread = threading.Thread(target=ask, name="horoscale-self-test", daemon=True)

@@ -1,4 +1,4 @@
-"""The two commands: the launcher pod's, and the worker pods'."""
+"""The commands of the launcher pod and of the worker pods."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from horoscale.runner import processes
 from horoscale.runner.bootstrap import python_command
 
 PORT = 29400
-_WAIT_S = 600.0  # for the launcher's pod to be there
+_WAIT_S = 600.0  # for the launcher's pod to start
 _AGAIN_S = 1.0
 _FAILED = 1
 _USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; return the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m horoscale.kubernetes",
         description="Runs elastic jobs on the pods of a cluster; HOROSCALE_SECRET_FILE is the same "
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str]) -> int:
 def _launch(
     selector: str, namespace: str | None, port: int, secret: str, words: Sequence[str]
 ) -> int:
-    """Run horoscalerun on the pods; its exit status, with SIGTERM passed on."""
+    """Run horoscalerun on the pods, forwarding SIGTERM; return its exit status."""
     pods = Pods(selector, namespace)
-    pods.usable()  # that the API can't be asked is told now
+    pods.usable()  # raises an API error before the job starts
     agents = Agents(secret=secret, port=port)
     agents.admit(set())
     watch = PodWatch(
@@ -90,17 +90,17 @@ def _launch(
         agents.close()
 
 
-# The launcher makes a secret of its own for the ranks.
+# The launcher creates a separate secret for the ranks.
 _OF_THE_JOB = ("HOROSCALE_SECRET", "HOROSCALE_SECRET_FILE", "HOROVOD_SECRET", "HOROVOD_SECRET_FILE")
 
 
 def _work(launcher: tuple[str, int], secret: str, slots: int, seconds: float) -> int:
-    """Be the agent of this pod until the job is over."""
+    """Run the agent of this pod until the job is over."""
     invitation = Invitation((launcher[0],), launcher[1], secret)
     seat = Seat(os.environ.get("HOSTNAME") or socket.gethostname(), 0, slots=slots)
     for name in _OF_THE_JOB:
         os.environ.pop(name, None)
-    # The kernel has no default for a container's first process. serve() has a handler of its own.
+    # SIGTERM has no default action in a container's first process. serve() has its own handler.
     signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))
     deadline = time.monotonic() + seconds
     while True:

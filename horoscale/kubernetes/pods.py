@@ -1,4 +1,4 @@
-"""Which pods of a job can have ranks, as the cluster's API says."""
+"""Determines which pods of a job can have ranks, from the cluster's API."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 INTERVAL_S = 1.0
-_TIMEOUT_S = 10.0  # for one answer of the API
+_TIMEOUT_S = 10.0  # for an answer of the API
 
 
 class ClusterError(RuntimeError):
-    """The cluster's API can't be asked; the message is for the user."""
+    """The cluster's API can't be queried. The message is for the user."""
 
 
 class Pods:
     """Lists the pods with some labels in a namespace."""
 
     def __init__(self, selector: str, namespace: str | None = None) -> None:
-        """Find the cluster: that of this pod, or else kubectl's.
+        """Find the cluster of this pod, or else kubectl's.
 
         Raises ClusterError if there is none, or no client for it.
         """
@@ -52,9 +52,9 @@ class Pods:
         self._error: type[Exception] = client.ApiException
 
     def usable(self) -> set[str]:
-        """The names of the pods that are ready and not about to be taken away.
+        """Return the names of the pods that are ready and not terminating.
 
-        Raises ClusterError if the API gives no answer.
+        Raises ClusterError if the API does not answer.
         """
         try:
             found = self._api.list_namespaced_pod(
@@ -66,25 +66,25 @@ class Pods:
             raise ClusterError(
                 f"pods of {self.selector} in {self.namespace}: {status} {reason}{hint}"
             ) from error
-        except Exception as error:  # of the client's HTTP library, of any kind
+        except Exception as error:  # the client's HTTP library documents no exception types
             raise ClusterError(f"the cluster's API does not answer: {error}") from error
         return {pod.metadata.name for pod in found.items if _is_usable(pod)}
 
 
 class PodWatch:
-    """Asks once a second, in a thread, and tells the pods when they have changed."""
+    """Queries the API once a second, in a thread, and reports changes of the pods."""
 
     def __init__(
         self, pods: Pods, on_pods: Callable[[set[str]], None], on_error: Callable[[str], None]
     ) -> None:
-        """Begin. An error that stays is told once, and the pods stay as they were."""
+        """Start. A persistent error is reported once, and the last known pods are kept."""
         self._pods, self._on_pods, self._on_error = pods, on_pods, on_error
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horoscale-pods", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop."""
         self._ended.set()
 
     def _run(self) -> None:

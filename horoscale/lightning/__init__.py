@@ -4,8 +4,8 @@
 
     trainer = lightning.Trainer(strategy="horoscale", accelerator="cpu")
 
-Ranks are those of the launcher that started the program: horoscalerun, mpirun, srun,
-torchrun. Without one the Trainer starts them itself, devices= of them. See docs/lightning.md.
+The ranks are those of the launcher that started the program: horoscalerun, mpirun, srun or
+torchrun. Without a launcher, the Trainer starts `devices` ranks itself. See docs/lightning.md.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""The ranks of a horoscale job, as Lightning asks for them."""
+"""Lightning's cluster environment for the ranks of a horoscale job."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from horoscale.common.foreign import is_launched
 
 
 class HoroscaleEnvironment(ClusterEnvironment):  # type: ignore[misc]
-    """Takes ranks and sizes from hvd.init(), which it calls: from whatever launcher that knows."""
+    """Provides the ranks and sizes of hvd.init(), which it calls, for any supported launcher."""
 
     def __init__(self) -> None:
-        """Join the job. Raises what hvd.init() raises."""
+        """Join the job. Raises the exceptions of hvd.init()."""
         hvd.init(process_sets="dynamic")
 
     @staticmethod
     def detect() -> bool:
-        """Tell whether such a launcher has started this process."""
+        """Return whether such a launcher has started this process."""
         return hvd.is_initialized() or is_launched()
 
     @property
     def creates_processes_externally(self) -> bool:
-        """The launcher has made them."""
+        """Whether the launcher has started the ranks: always true."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Nobody needs it: the ranks have met."""
+        """A placeholder, because the ranks are already connected."""
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """Nobody needs it either."""
+        """A placeholder, because the ranks are already connected."""
         return 0
 
     def world_size(self) -> int:
@@ -40,27 +40,28 @@ class HoroscaleEnvironment(ClusterEnvironment):  # type: ignore[misc]
         return hvd.size()
 
     def set_world_size(self, size: int) -> None:
-        """Do nothing: the job has its size."""
+        """Do nothing: the job defines its size."""
 
     def global_rank(self) -> int:
         """Return this process' rank."""
         return hvd.rank()
 
     def set_global_rank(self, rank: int) -> None:
-        """Do nothing: the process has its rank."""
+        """Do nothing: the job defines the rank."""
 
     def local_rank(self) -> int:
-        """Return the rank among those of this host."""
+        """Return this process' rank on its host."""
         return hvd.local_rank()
 
     def node_rank(self) -> int:
-        """Return the host's number among the hosts."""
+        """Return the index of this host."""
         return hvd.cross_rank()
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Check what the program says against the job.
+        """Check the program's settings against the job.
 
-        Raises ValueError where devices= and num_nodes= are given and make another number of ranks.
+        Raises ValueError if devices= and num_nodes= are given and their product differs from the
+        number of ranks.
         """
         if num_devices > 1 and num_devices * num_nodes != hvd.size():
             raise ValueError(
@@ -70,5 +71,5 @@ class HoroscaleEnvironment(ClusterEnvironment):  # type: ignore[misc]
 
 
 def environment_of_launcher() -> ClusterEnvironment | None:
-    """Return the environment of who started this process; None: Lightning starts ranks."""
+    """Return the launcher's environment, or None if Lightning starts the ranks."""
     return HoroscaleEnvironment() if HoroscaleEnvironment.detect() else None

@@ -1,4 +1,4 @@
-"""Fabric's strategy: DistributedDataParallel over horoscale's backend."""
+"""The strategy for Fabric: DistributedDataParallel with horoscale's backend."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from horoscale.lightning.ranks import BACKEND, RanksOfJob
 
 
 class HoroscaleFabricStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
-    """Fabric sets up models before or without their optimizers, so that the model is wrapped."""
+    """Wraps the model, because Fabric sets up models before their optimizers or without them."""
 
     def __init__(
         self, *, cluster_environment: ClusterEnvironment | None = None, **options: Any
     ) -> None:
-        """Take the options of Lightning's own strategy, which passes on those that it doesn't know.
+        """Take the options of Lightning's own strategy, which passes on the unknown ones.
 
         Args:
-            cluster_environment: where ranks come from; None: from the launcher, else Lightning.
-            options: of Fabric's DDPStrategy, such as timeout, and of DistributedDataParallel.
+            cluster_environment: the source of ranks. None: the launcher, or else Lightning.
+            options: options of Fabric's DDPStrategy, such as timeout, and of
+                DistributedDataParallel.
         """
         super().__init__(
             cluster_environment=cluster_environment or environment_of_launcher(),

@@ -1,4 +1,4 @@
-"""Trainer(sync_batchnorm=True): batch normalisation over the ranks that train together."""
+"""Trainer(sync_batchnorm=True): batch normalization over the ranks that train together."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from horoscale.torch import SyncBatchNorm
 
 
 class SyncBatchNormOfSet(LayerSync):  # type: ignore[misc]
-    """Puts hvd.SyncBatchNorm in the place of torch.nn.BatchNorm1d, 2d and 3d, and back."""
+    """Replaces torch.nn.BatchNorm1d, 2d and 3d with hvd.SyncBatchNorm, and restores them."""
 
     def __init__(self, process_set: Callable[[], ProcessSet]) -> None:
-        """Take who says which ranks normalise together, once they are registered."""
+        """`process_set` returns the ranks that normalize together, once they are registered."""
         self._process_set = process_set
         self._were: dict[torch.nn.Module, torch.nn.Module] = {}
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Replace the layers; parameters and statistics stay the same tensors."""
+        """Replace the layers. Parameters and statistics remain the same tensors."""
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
                 if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
@@ -29,7 +29,7 @@ class SyncBatchNormOfSet(LayerSync):  # type: ignore[misc]
         return model
 
     def revert(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Put the layers back that apply() has replaced."""
+        """Restore the layers that apply() has replaced."""
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
                 if child in self._were:

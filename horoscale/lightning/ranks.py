@@ -1,4 +1,4 @@
-"""What the strategies of the Trainer and of Fabric share: where ranks are, how they meet."""
+"""The common part of the strategies of the Trainer and of Fabric: ranks and rendezvous."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKEND = "horoscale"
 
 
 class RanksOfJob:
-    """A mixin for Lightning's strategies of one device a process, before them in the bases."""
+    """A mixin for strategies with one device per process. It precedes Lightning's in the bases."""
 
     cluster_environment: ClusterEnvironment | None
     parallel_devices: list[torch.device] | None
@@ -29,7 +29,7 @@ class RanksOfJob:
 
     @property
     def of_launcher(self) -> bool:
-        """Whether a launcher has started the ranks, and not Lightning itself."""
+        """Whether a launcher, rather than Lightning, has started the ranks."""
         return isinstance(self.cluster_environment, HoroscaleEnvironment)
 
     @property
@@ -44,17 +44,17 @@ class RanksOfJob:
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Which part of the data is this rank's."""
+        """The arguments of the sampler for this rank's part of the data."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def take_ranks(self) -> bool:
-        """Tell Lightning who is rank 0. False where Lightning starts the ranks, and counts them."""
+        """Set Lightning's rank 0. Returns False if Lightning starts and numbers the ranks."""
         if self.of_launcher:
             rank_zero_only.rank = self.global_rank
         return self.of_launcher
 
     def meet(self) -> bool:
-        """Make the default group of torch.distributed. False where Lightning has to do it."""
+        """Create torch.distributed's default group. Returns False if Lightning has to do it."""
         if self.of_launcher and not dist.is_initialized():
             reset_seed()
             dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""The Trainer's strategy: each rank trains a whole model, and gradients are averaged."""
+"""The strategy for the Trainer: each rank trains a whole model, and gradients are averaged."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from horoscale.lightning.environment import environment_of_launcher
 from horoscale.lightning.layer_sync import SyncBatchNormOfSet
 from horoscale.lightning.ranks import BACKEND, RanksOfJob
 
-# What a program may call of an optimizer beside step(), in manual optimization.
+# The methods of an optimizer besides step() for manual optimization.
 _OF_OPTIMIZER = ("zero_grad", "synchronize", "skip_synchronize", "no_sync")
 
 
 class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
-    """Averages gradients by hvd.DistributedOptimizer, while the backward pass computes the others.
+    """Averages gradients with hvd.DistributedOptimizer during the backward pass.
 
-    The model is not wrapped, so that its state has the names that it has on one device. Gradients
-    are averages when backward() returns: clipping, GradScaler, manual optimization and hooks work
-    as on one device. torch.distributed's default group is horoscale's, for metrics and self.log().
+    The model is not wrapped, so its state has the same names as on one device. Gradients are
+    averages when backward() returns: clipping, GradScaler, manual optimization and hooks work as on
+    one device. torch.distributed's default group is horoscale's, for metrics and self.log().
     """
 
     strategy_name = "horoscale"
@@ -45,19 +45,19 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
         timeout: timedelta | None = default_pg_timeout,
         **options: Any,
     ) -> None:
-        """Take the options of the training; Lightning sets the rest.
+        """Take the options of the training. Lightning sets the others.
 
         Args:
-            process_set: the ranks that train together, each set a model of its own, with its own
-                part of the data and its own logs. Every rank passes the set that it is in.
-                None: all ranks together.
-            accelerator: as Lightning gives it.
-            parallel_devices: likewise.
-            cluster_environment: where ranks come from; None: from the launcher, else Lightning.
-            checkpoint_io: as of any strategy.
-            precision_plugin: likewise.
-            timeout: of operations of torch.distributed.
-            options: compression=, op=, groups= and others of hvd.DistributedOptimizer.
+            process_set: the ranks that train together. Each set trains a model of its own, with its
+                own part of the data and its own logs. Every rank passes the set that contains it.
+                None: all ranks train together.
+            accelerator: set by Lightning.
+            parallel_devices: set by Lightning.
+            cluster_environment: the source of ranks. None: the launcher, or else Lightning.
+            checkpoint_io: as for any strategy.
+            precision_plugin: as for any strategy.
+            timeout: the timeout of torch.distributed's operations.
+            options: compression=, op=, groups= and other options of hvd.DistributedOptimizer.
         """
         super().__init__(
             accelerator=accelerator,
@@ -73,7 +73,7 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
 
     @property
     def process_set(self) -> hvd.ProcessSet:
-        """The ranks that train with this one."""
+        """The ranks that train together with this one."""
         return self._process_set or hvd.global_process_set
 
     @property
@@ -82,12 +82,12 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
 
     @_layer_sync.setter
     def _layer_sync(self, sync: LayerSync | None) -> None:
-        # torch's own needs a GPU; a plugin of the user's is left as it is.
+        # PyTorch's own class needs a GPU. A user's plugin is kept.
         ours = isinstance(sync, TorchSyncBatchNorm)
         self._layers = SyncBatchNormOfSet(lambda: self.process_set) if ours else sync
 
     def set_world_ranks(self) -> None:
-        """Tell Lightning which rank this is."""
+        """Set this rank in Lightning."""
         if not self.take_ranks():
             super().set_world_ranks()
 
@@ -99,7 +99,7 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
             self._register_sets()
 
     def _register_sets(self) -> None:
-        """Register the sets that ranks have named, which all of them have to do in one order."""
+        """Register the sets that the ranks have passed, on all ranks and in the same order."""
         assert self._process_set is not None
         named = hvd.allgather_object(self._process_set.ranks)
         missing = [rank for rank, ranks in enumerate(named) if rank not in (ranks or [])]
@@ -114,16 +114,16 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Which part of the data is this rank's, among those that train with it."""
+        """The arguments of the sampler for this rank's part of the process set's data."""
         if self._process_set is None:
             return super().distributed_sampler_kwargs
         return {"num_replicas": self.process_set.size(), "rank": self.process_set.rank()}
 
     def configure_ddp(self) -> None:
-        """Leave the model as it is: the optimizers average."""
+        """Do nothing: the optimizers average the gradients."""
 
     def setup_optimizers(self, trainer: lightning.Trainer) -> None:
-        """Make the optimizers, give all ranks the first one's weights, and average gradients."""
+        """Create the optimizers, broadcast the first rank's weights, and average gradients."""
         super().setup_optimizers(trainer)
         module = self.lightning_module
         assert module is not None
@@ -149,7 +149,7 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
     @optimizers.setter
     def optimizers(self, optimizers: list[torch.optim.Optimizer]) -> None:
         DDPStrategy.optimizers.fset(self, optimizers)
-        # Lightning's wrappers are of the optimizers' classes, but have none of their state.
+        # Lightning's wrappers have the optimizers' classes, but none of their state.
         for wrapper in self._lightning_optimizers:
             for name in _OF_OPTIMIZER:
                 if hasattr(wrapper.optimizer, name):
@@ -157,14 +157,14 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Accumulate gradients on this rank meanwhile."""
+        """Return a context in which gradients accumulate on this rank."""
         with contextlib.ExitStack() as stack:
             for optimizer in self.optimizers:
                 stack.enter_context(optimizer.no_sync())  # type: ignore[attr-defined]
             yield
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce over a group of torch.distributed; None: over the ranks that train together."""
+        """Reduce over a group of torch.distributed. None: over the ranks that train together."""
         if group is None and self._process_set is not None:
             group = self._process_set.to_group()
         return super().reduce(tensor, group, reduce_op)

@@ -10,27 +10,27 @@ Common to all collectives:
 
     Arrays          NDArrays (mx.nd and mx.np) in the host's memory: uint8, int8, int32, int64,
                     float16, bfloat16, float32, float64, bool. Not sparse ones.
-    Asynchrony      collectives are operations of MXNet's engine: a call returns at once, the engine
-                    starts the operation when its inputs are ready, and whoever reads the result
-                    waits. allgather() and alltoall() wait for the other ranks' calls first, which
-                    determine the shape of the result. With MXNET_ENGINE_TYPE=NaiveEngine each call
-                    waits.
-    Names           pending operations of a process set must have different names. Unnamed ones are
-                    matched by the order of the calls.
+    Asynchrony      collectives are operations of MXNet's engine: a call returns immediately, the
+                    engine starts the operation when its inputs are ready, and reading the result
+                    waits for it. allgather() and alltoall() first wait for the other ranks' calls,
+                    which determine the shape of the result. With MXNET_ENGINE_TYPE=NaiveEngine,
+                    each call blocks.
+    Names           pending operations of a process set must have different names. Operations
+                    without a name are matched by the order of the calls on each rank.
     grouped_f()     works on a list of arrays, all or none of them.
     Gradients       are not recorded by autograd.
-    Errors          an error that one rank can detect alone raises ValueError at once. Others raise
-                    MXNetError where the result is waited for (or at the call, with NaiveEngine);
-                    its class is also one of horoscale's, such as hvd.MismatchError.
+    Errors          an error that one rank can detect alone raises ValueError immediately. Others
+                    raise MXNetError when the result is waited for (or at the call, with
+                    NaiveEngine). Its class is also one of horoscale's, such as hvd.MismatchError.
 
-Structure: native/ is the library that MXNet's engine calls, engine.py loads it and pushes
-operations. reductions.py and movement.py are the collectives, for functions.py, optimizer.py and
+Structure: native/ is the library that MXNet's engine calls, and engine.py loads it and pushes
+operations. reductions.py and movement.py have the collectives, for functions.py, optimizer.py and
 trainer.py.
 """
 
 try:
     import mxnet
-except (ImportError, AttributeError) as error:  # AttributeError: numpy is too new for it
+except (ImportError, AttributeError) as error:  # AttributeError: NumPy is too new for MXNet
     raise ImportError(
         f"horoscale.mxnet needs MXNet 1.9.1 ({error}): pip install mxnet==1.9.1 'numpy<1.24'"
     ) from error

@@ -1,4 +1,4 @@
-"""MXNet's arrays as the runtime describes them."""
+"""Descriptions of MXNet's arrays for the runtime."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _DATA_TYPES: dict[np.dtype[Any], DataType] = {
 def check_arrays(arrays: Sequence[Any]) -> list[Any]:
     """Return arrays as a list.
 
-    Raises InvalidArgumentError for an empty list, TypeError for what is no NDArray,
-    UnsupportedError for one that is sparse or not in the host's memory.
+    Raises InvalidArgumentError for an empty list, TypeError for a value that is not an NDArray,
+    UnsupportedError for an array that is sparse or not in the host's memory.
     """
     result = list(arrays)
     if not result:
@@ -48,7 +48,7 @@ def check_arrays(arrays: Sequence[Any]) -> list[Any]:
 
 
 def data_type(array: Any) -> DataType:
-    """Return the runtime's name of an array's element type; raise UnsupportedError without one."""
+    """Return the runtime's data type of an array. Raises UnsupportedError if there is none."""
     known = _DATA_TYPES.get(np.dtype(array.dtype))  # mx.nd has classes, mx.np has dtypes
     if known is None:
         raise UnsupportedError(f"arrays of {array.dtype} are not supported")
@@ -56,7 +56,7 @@ def data_type(array: Any) -> DataType:
 
 
 def tensors_of(arrays: Sequence[Any]) -> tuple[tuple[DataType, tuple[int, ...]], ...]:
-    """Return what a signature has of arrays: their element types and shapes."""
+    """Return the part of a signature that describes arrays: their data types and shapes."""
     return tuple([(data_type(array), array.shape) for array in arrays])
 
 
@@ -69,8 +69,8 @@ def check_rows(array: Any, operation: str) -> None:
 
 
 def new_like(array: Any, rows: int | None = None) -> Any:
-    """Return an array with the type and the shape of another one, but maybe with other rows."""
+    """Return a new array with the dtype and shape of another one, or with `rows` rows."""
     shape = array.shape if rows is None else (rows, *array.shape[1:])
-    with mx.util.np_shape(True):  # or an extent of 0 would mean that it is unknown
+    with mx.util.np_shape(True):  # otherwise, an extent of 0 means unknown
         result = mx.nd.empty(shape, ctx=array.context, dtype=array.dtype)
     return result.as_np_ndarray() if isinstance(array, mx.np.ndarray) else result

@@ -1,7 +1,7 @@
-"""Compression: arrays that travel in a smaller type.
+"""Compression: send arrays in a smaller type.
 
-The built-in compressors are the library's own business: it rounds what one host sends another, and
-nothing within a host. Any other class is called, and its result reduced.
+The library itself implements the built-in compressors. It encodes only the data between hosts, not
+within a host. For any other class, the binding calls compress() and reduces its result.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, divided, t
 
 
 class NoneCompressor:
-    """Leaves arrays as they are. The base class of users' own compressors."""
+    """Sends arrays unchanged. The base class of custom compressors."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the array to send, and what decompress() needs to know."""
+        """Return the array to send, and the context for decompress()."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the reduced array as it was before compress()."""
+        """Convert a reduced array back to the form that it had before compress()."""
         return tensor if ctx is None else tensor.astype(ctx)
 
 
 class FP16Compressor(NoneCompressor):
-    """Sends arrays of float32 and float64 as float16.
+    """Sends float32 and float64 arrays as float16.
 
-    The methods do in Python, for who calls them, what collectives leave to the library.
+    Collectives leave this conversion to the library. The methods implement it for direct callers.
     """
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the array in 16 bits if it is a floating point one, and its own type."""
+        """Return a floating point array in 16 bits, others unchanged, and the original dtype."""
         if tensor.dtype not in (np.float32, np.float64):
             return tensor, None
         return tensor.astype(np.float16), tensor.dtype
 
 
 class BF16Compressor(NoneCompressor):
-    """Sends arrays of float32 and float64 as bfloat16, which collectives leave to the library."""
+    """Sends float32 and float64 arrays as bfloat16. Collectives leave this to the library."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the array itself: MXNet can't convert arrays to bfloat16 in general."""
+        """Return the array itself, because MXNet cannot convert arrays to bfloat16 in general."""
         return tensor, None
 
 
 class Compression:
-    """The compressors that collectives and DistributedTrainer offer.
+    """The compressors for collectives and DistributedTrainer.
 
-    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of an array that
-    has a name is sent with the next one of that name.
+    int8, int4, onebit and topk(ratio) are lossy, with error feedback: the error of a named array is
+    added to the next array with that name.
     """
 
     none = NoneCompressor
@@ -71,5 +71,5 @@ AnyCompressor = type[NoneCompressor] | Encoded
 
 
 def divide(compression: AnyCompressor) -> tuple[Encoding, type[NoneCompressor]]:
-    """Return the encoding in which arrays travel, and what is left to do in Python."""
+    """Return the library's encoding of the arrays, and the compressor to run in Python."""
     return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)

@@ -1,6 +1,6 @@
-"""Hands collectives to MXNet's engine, by the library whose sources are in native/.
+"""Pushes collectives to MXNet's engine, through the library with its sources in native/.
 
-The library is not compiled against MXNet. It gets the addresses of MXNet's functions here.
+The library is not compiled against MXNet. It receives the addresses of MXNet's functions here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from horoscale.mxnet.errors import raised
 
 _LIBRARY = Path(__file__).with_name("libhoroscale_mxnet.so")
 
-# Of libmxnet.so, and of GNU's C++ library, in the order of the structure in native/mxnet_api.h.
+# Functions of libmxnet.so and of GNU's C++ library, in the order of the structure in
+# native/mxnet_api.h.
 _OF_MXNET = (
     "MXEnginePushAsyncND",
     "MXNDArrayGetData",
@@ -41,7 +42,7 @@ _OF_CXX = (
 def _library() -> ctypes.CDLL:
     """Return the library, which knows MXNet's functions and the jobs of this process.
 
-    Raises ImportError if it is not installed, or does not fit the installed MXNet.
+    Raises ImportError if it is not installed or does not work with the installed MXNet.
     """
     try:
         library = ctypes.CDLL(str(_LIBRARY))
@@ -66,7 +67,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _check_layout() -> None:
-    """Raise ImportError unless arrays show what they share as the library expects it."""
+    """Raise ImportError unless arrays expose their shared memory as the library expects."""
     array, other = mx.nd.zeros((2, 1)), mx.nd.zeros((2, 1))
     chunks = [
         ctypes.c_void_p.from_address(one.handle.value).value for one in (array, array[1], other)
@@ -78,25 +79,25 @@ def _check_layout() -> None:
 
 
 _requests = Requests()
-_unnamed: dict[tuple[int, str], int] = {}  # how many there were of each kind, by process set
+_unnamed: dict[tuple[int, str], int] = {}  # the number of each kind, by process set
 
 
 def push(signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Hand a collective to the engine, which starts it when the arrays are ready.
+    """Push a collective to the engine, which starts it when the arrays are ready.
 
     Args:
-        signature: describes the operation; it has a name.
-        inputs: as many NDArrays as the signature has tensors. The caller may drop them.
-        outputs: where the results go; an output may be the input.
+        signature: describes the operation; must have a name.
+        inputs: one NDArray per tensor of the signature. The caller need not keep them.
+        outputs: the arrays for the results. An output may be the input.
 
     Raises:
-        MXNetError: the engine refuses; with NaiveEngine also what went wrong with the operation.
+        MXNetError: the engine rejects the operation; with NaiveEngine also if the operation fails.
     """
     _push(_requests.get(signature), inputs, outputs)
 
 
 def push_gather(signature: Signature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Do push() for an operation whose outputs have as many rows as will come."""
+    """Run push() for an operation whose outputs have exactly the rows that will be received."""
     request = _requests.get(signature)
     for i, output in enumerate(outputs):
         request.place(i, 0, 0, output.shape[0])
@@ -115,9 +116,9 @@ def _push(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> No
 
 
 def name_of(kind: str, name: str | None, process_set: int) -> str:
-    """Return the name of an operation; without one the calls of each rank are counted.
+    """Return the name of an operation; one without a name gets a number that counts calls.
 
-    The engine starts operations in any order, so that the runtime can't match those by order.
+    The engine starts operations in any order, so the runtime cannot match unnamed ones by order.
     """
     if name is not None:
         return name
@@ -131,12 +132,12 @@ def _begin(_: Runtime) -> None:
 
 
 def _finish() -> None:
-    """Wait for what was pushed: peers need this rank for it. Raises what nobody has waited for."""
+    """Wait for pushed operations, which peers need. Raises errors that nobody has waited for."""
     mx.nd.waitall()
 
 
 def _forget(process_set: int) -> None:
-    """Count anew: the id of a removed set is given to others."""
+    """Restart the counts, because the id of a removed set is reused."""
     for key in [key for key in _unnamed if key[0] == process_set]:
         del _unnamed[key]
 

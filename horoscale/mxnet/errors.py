@@ -1,7 +1,7 @@
 """Exceptions that are both MXNet's and horoscale's, for programs that catch either.
 
-MXNet finds the class of an error by the name at the beginning of its message, which our library
-writes there: hence the registration.
+MXNet derives the class of an error from the name at the beginning of its message, which our library
+writes there. The classes are therefore registered.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class InvalidArgumentError(MXNetError, ValueError):  # type: ignore[misc]
 
 @_registered
 class UnsupportedError(MXNetError, exceptions.UnsupportedError):  # type: ignore[misc]
-    """The operation is not defined for this operator, element type or kind of array."""
+    """The operation is not defined for this operator, dtype or kind of array."""
 
 
 @_registered
 class DuplicateNameError(MXNetError, exceptions.DuplicateNameError):  # type: ignore[misc]
-    """An operation of this name is pending on the process set."""
+    """An operation with this name is pending on the process set."""
 
 
 @_registered
@@ -45,12 +45,12 @@ class HorovodInternalError(MXNetError, exceptions.HorovodInternalError):  # type
 
 @_registered
 class MismatchError(MXNetError, exceptions.MismatchError):  # type: ignore[misc]
-    """The ranks contradict each other about an operation. The job continues."""
+    """The ranks' calls of an operation do not match. The job continues."""
 
 
 @_registered
 class RankFailedError(MXNetError, exceptions.RankFailedError):  # type: ignore[misc]
-    """A rank died or left. The message says which: `ranks` is empty here."""
+    """A rank died or left. The message names it; `ranks` is empty here."""
 
 
 def raised(message: str) -> Exception:

@@ -22,20 +22,20 @@ def broadcast_parameters(
 ) -> None:
     """Broadcast the root's parameters to all ranks.
 
-    Parameters whose shapes are not known yet are broadcast when they get their values, in the
-    first forward pass.
+    Parameters with unknown shapes are broadcast when they are initialized, in the first forward
+    pass.
 
     Args:
-        params: a dict of NDArrays or Gluon's parameters, such as module.get_params()[0] or
+        params: a dict of NDArrays or Gluon parameters, such as module.get_params()[0] or
             net.collect_params(). Keys are strings or integers, the same on all ranks.
         root_rank: the global rank of the sender.
-        prefix: of the names of the broadcasts: tells apart dicts that have the same keys.
+        prefix: a prefix for the names of the broadcasts, to distinguish dicts with equal keys.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: `params` is not a dict, two of its keys are the same as strings, the root is
+        ValueError: `params` is not a dict, two of its keys are equal as strings, the root is
             invalid, or hvd.init() was not called.
-        MXNetError: where the parameters are used: as in broadcast().
+        MXNetError: raised when the parameters are used; as in broadcast().
     """
     if not isinstance(params, Mapping | ParameterDict):
         raise ValueError(f"broadcast_parameters() takes a dict, not a {type(params).__name__}")
@@ -70,7 +70,7 @@ def _broadcast_when_initialized(
 
     def initialize_and_broadcast(self: Any, data: Any, ctx_list: Any) -> None:
         initialize(data, ctx_list)
-        self._init_impl = initialize  # once
+        self._init_impl = initialize  # only once
         _broadcast_parameter(self, root_rank, name, process_set)
 
     parameter._init_impl = MethodType(initialize_and_broadcast, parameter)

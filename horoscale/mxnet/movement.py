@@ -1,4 +1,4 @@
-"""Operations that move values between the ranks: allgather, broadcast, alltoall."""
+"""Operations that move values between ranks: allgather, broadcast, alltoall."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def allgather(
 ) -> Any:
     """Concatenate the ranks' arrays along the first dimension, on every rank.
 
-    The call waits until all ranks have called it, because the result's shape depends on them; the
-    values come later.
+    The call waits until all ranks have called it, because the result's shape depends on them. The
+    values arrive later.
 
     Args:
         tensor: an NDArray with the same dtype and shape on all ranks, except for the first
@@ -85,7 +85,8 @@ def broadcast(
     """Send the root's array to all ranks.
 
     Args:
-        tensor: an NDArray with the same shape and dtype on all ranks. Only the root's is read.
+        tensor: an NDArray with the same shape and dtype on all ranks. Only the root's values are
+            read.
         root_rank: the global rank of the sender.
         name: as for allreduce().
         priority: as for allreduce().
@@ -110,7 +111,7 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Run broadcast() in place, and return the array. Errors are those of broadcast()."""
+    """Run broadcast() in place and return the array. Errors are those of broadcast()."""
     [array] = check_arrays([tensor])
     _broadcast(array, array, root_rank, name, priority, process_set)
     return array
@@ -145,7 +146,7 @@ def alltoall(
 ) -> Any:
     """Send some rows of an array to each rank, and receive rows from each.
 
-    The call waits until all ranks have called it, as allgather() does.
+    The call waits until all ranks have called it, like allgather().
 
     Args:
         tensor: the rows for rank 0, rank 1, and so on. Not 0-d.
@@ -157,11 +158,11 @@ def alltoall(
 
     Returns:
         The rows from rank 0, rank 1, and so on. With `splits`, also the number of rows from each,
-        as an NDArray of int32.
+        as an int32 NDArray.
 
     Raises:
-        ValueError, TypeError, MXNetError, HorovodInternalError: as in allgather(). For `splits` it
-            is an InvalidArgumentError, which is a ValueError and an MXNetError.
+        ValueError, TypeError, MXNetError, HorovodInternalError: as in allgather(). Invalid `splits`
+            raise InvalidArgumentError, which is both a ValueError and an MXNetError.
     """
     [array] = check_arrays([tensor])
     identity = set_id(process_set)
@@ -197,7 +198,7 @@ def alltoall(
 
 
 def _gathered(values: Sequence[int], members: int, name: str, process_set: int) -> list[int]:
-    """Return the integers of all ranks, in their order. Waits for the ranks."""
+    """Return the integers of all ranks, in rank order. Waits for the ranks."""
     own = numbers("q", values)
     everybodys = numbers("q", [0] * (members * len(own)))
     tensor = TensorArg(

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer of MXNet's Module that averages gradients over the ranks."""
+"""DistributedOptimizer: an optimizer for MXNet's Module that averages gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = frozenset({"_optimizer", "_predivide", "_num_groups", "_process_set"})
 
 
 def split_evenly(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
-    """Split a sequence into at most so many parts of consecutive items; none of them is empty."""
+    """Split a sequence into at most `parts` non-empty parts of consecutive items."""
     size, larger = divmod(len(items), parts)
     bounds = [0]
     for i in range(parts):
@@ -30,8 +30,8 @@ def split_evenly(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
     """Averages gradients over the ranks before another optimizer uses them.
 
-    For mx.mod.Module: module.init_optimizer(kvstore=None, optimizer=DistributedOptimizer(sgd)).
-    Everything else about it, its attributes included, is the other optimizer's.
+    For mx.mod.Module: module.init_optimizer(kvstore=None, optimizer=DistributedOptimizer(sgd)). All
+    other methods and attributes are those of the wrapped optimizer.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         """Wrap an optimizer.
 
         Args:
-            optimizer: an mx.optimizer.Optimizer. Its rescale_grad is for one rank's batch.
-            gradient_predivide_factor: gradients are divided by it before the sum over the ranks,
-                and by the rest of the number of ranks after it.
-            num_groups: how many groups of gradients are reduced together. 0: one by one.
+            optimizer: an mx.optimizer.Optimizer. Its rescale_grad applies to one rank's batch.
+            gradient_predivide_factor: gradients are divided by this factor before the sum over the
+                ranks, and by (number of ranks) / factor after it.
+            num_groups: the number of groups of gradients that are reduced together. 0: one by one.
             process_set: the ranks that take part.
 
         Raises:
@@ -83,7 +83,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     @property
     def aggregate_num(self) -> int:
-        """How many parameters Module updates at once: all, so that groups are of all."""
+        """The number of parameters that Module updates at once: all, to allow any groups."""
         return sys.maxsize
 
     def create_state(self, index: Any, weight: Any) -> Any:
@@ -91,7 +91,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """Return the optimizer's state for a parameter, maybe of 16 bits."""
+        """Return the optimizer's state for a parameter, which may have 16 bits."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
@@ -100,7 +100,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average gradients, and update the parameters, as many at once as the optimizer takes."""
+        """Average gradients, and update the parameters in chunks that the optimizer supports."""
         self._reduce(index, grad)
         update = self._optimizer.update_multi_precision
         if not isinstance(index, list | tuple):
@@ -119,15 +119,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
-        """Set the parameters' multipliers of the learning rate."""
+        """Set the parameters' multipliers for the learning rate."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
-        """Set the parameters' multipliers of the weight decay."""
+        """Set the parameters' multipliers for the weight decay."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
     def _reduce(self, index: Any, grad: Any) -> None:
-        """Push the averages of gradients; the first are the most urgent."""
+        """Push the averages of gradients. The first ones are the most urgent."""
         if len(members_of(self._process_set)) == 1:
             return
         indices, gradients = (index, grad) if isinstance(index, list | tuple) else ([index], [grad])

@@ -1,4 +1,4 @@
-"""Operations that combine the ranks' values: allreduce and reducescatter."""
+"""Operations that combine values of the ranks: allreduce and reducescatter."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def allreduce(
     op: int | None = None,
     compression: AnyCompressor = Compression.none,
 ) -> Any:
-    """Reduce an array over the ranks; every rank gets the result.
+    """Reduce an array over the ranks. Every rank gets the result.
 
     Args:
         tensor: an NDArray with the same shape and dtype on all ranks.
         average: True (the default) for the average, False for the sum.
-        name: identifies this operation among pending ones. None: matched by the order of calls.
-        priority: higher is more urgent, for MXNet's engine and between the ranks.
-        prescale_factor: each rank's values are multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        name: identifies this operation among pending ones. None: matched by call order.
+        priority: higher is more urgent, both in MXNet's engine and between ranks.
+        prescale_factor: factor applied to each rank's values before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         op: instead of `average`: Average, Sum, Adasum, Min, Max or Product.
-        compression: how hosts encode the data.
+        compression: how data between hosts is encoded.
 
     Returns:
-        A new array, whose values come later. It may be used at once.
+        A new array, which can be used immediately. Its values arrive later.
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
         TypeError: `tensor` is not an NDArray.
-        MXNetError: where the result is waited for: the ranks' calls do not match (MismatchError),
-            or a rank failed.
+        MXNetError: raised when the result is waited for: the ranks' calls do not match
+            (MismatchError), or a rank failed.
     """
     group = grouped_allreduce(
         [tensor],
@@ -71,7 +71,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """Run allreduce() in place, and return the array. Errors are those of allreduce()."""
+    """Run allreduce() in place and return the array. Errors are those of allreduce()."""
     group = grouped_allreduce_(
         [tensor], average, name, priority, prescale_factor, postscale_factor, process_set, op
     )
@@ -114,7 +114,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Run grouped_allreduce() in place, and return the list of arrays."""
+    """Run grouped_allreduce() in place and return the list of arrays."""
     arrays = check_arrays(tensors)
     scales = prescale_factor, postscale_factor
     reduce_into(arrays, arrays, _resolved(average, op), name, priority, scales, process_set)
@@ -132,7 +132,7 @@ def reduce_into(
     encoding: Encoding = Encoding.NONE,
     kind: OpKind = OpKind.ALLREDUCE,
 ) -> None:
-    """Push the reduction of arrays that check_arrays() has returned; an output may be the input."""
+    """Push the reduction of arrays from check_arrays(). An output may be the input."""
     identity = set_id(process_set)
     for array in inputs:
         check_reduction(data_type(array), op)
@@ -159,7 +159,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduce an array over the ranks, and give each rank its share of the rows.
+    """Reduce an array over the ranks and scatter the rows of the result.
 
     Args:
         tensor: an NDArray with the same shape and dtype on all ranks. Not 0-d.
@@ -167,12 +167,12 @@ def reducescatter(
         name: as for allreduce().
         priority: as for allreduce().
         process_set: the ranks that take part.
-        prescale_factor: each rank's values are multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        prescale_factor: factor applied to each rank's values before the reduction.
+        postscale_factor: factor applied to the result.
 
     Returns:
-        A new array of this rank's rows: the first dimension is divided evenly, and the lower ranks
-        get the remainder, one row each.
+        A new array with this rank's rows. The rows are divided evenly, and the lower ranks get the
+        remainder, one row each.
 
     Raises:
         ValueError, TypeError, MXNetError: as in allreduce().

@@ -1,4 +1,4 @@
-"""DistributedTrainer: Gluon's Trainer with gradients that are reduced over the ranks."""
+"""DistributedTrainer: a Gluon Trainer that reduces gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from horoscale.mxnet.reductions import reduce_into
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     """Reduces gradients over the ranks before it updates the parameters.
 
-    As in Horovod gradients are summed, and the update divides by the number of ranks: after
+    As in Horovod, gradients are summed, and the update divides by the number of ranks. After
     allreduce_grads() they are sums, divided by gradient_predivide_factor.
     """
 
@@ -34,17 +34,18 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Make a trainer.
+        """Create a trainer.
 
         Args:
-            params: the parameters, as mx.gluon.Trainer takes them, in one order on all ranks.
+            params: the parameters, as for mx.gluon.Trainer, in the same order on all ranks.
             optimizer: an mx.optimizer.Optimizer or its name.
-            optimizer_params: the optimizer's arguments where its name is given.
-            compression: how hosts encode the gradients.
-            gradient_predivide_factor: gradients are divided by it before the sum over the ranks,
-                and by the rest of the number of ranks after it.
-            prefix: of the names of the reductions: tells trainers apart that step at once.
-            num_groups: how many groups of gradients are reduced together. 0: one by one.
+            optimizer_params: the optimizer's arguments if its name is given.
+            compression: how gradients between hosts are encoded.
+            gradient_predivide_factor: gradients are divided by this factor before the sum over the
+                ranks, and by (number of ranks) / factor after it.
+            prefix: a prefix for the names of the reductions, to distinguish trainers that step
+                concurrently.
+            num_groups: the number of groups of gradients that are reduced together. 0: one by one.
             process_set: the ranks that take part.
 
         Raises:
@@ -70,7 +71,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._scale *= self._predivide / len(members_of(process_set))
 
     def _allreduce_grads(self) -> None:
-        """Push the sums of all gradients; the first are the most urgent."""
+        """Push the sums of all gradients. The first ones are the most urgent."""
         if len(members_of(self._process_set)) == 1:
             return
         indices = [i for i, one in enumerate(self._params) if one.grad_req != "null"]

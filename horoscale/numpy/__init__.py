@@ -1,10 +1,10 @@
-"""Collectives on NumPy arrays, for programs without a framework: import horoscale.numpy as hvd.
+"""Collectives on NumPy arrays, for programs without a deep learning framework.
 
-Names, arguments and errors are those of horoscale.torch where possible. Out-of-place operations
-return new arrays. Operations whose names end in _ work in place, using a copy if an array is not
-contiguous.
-Element types: uint8, int8, uint16, int16, int32, int64, float16, float32, float64, bool, complex64,
-complex128, and bfloat16 with the package ml_dtypes.
+Import it as hvd: `import horoscale.numpy as hvd`. Names, arguments and errors are those of
+horoscale.torch where possible. Out-of-place operations return new arrays. Operations whose names
+end in _ work in place; they use a copy if an array is not contiguous. Element types: uint8, int8,
+uint16, int16, int32, int64, float16, float32, float64, bool, complex64, complex128, and bfloat16
+with the package ml_dtypes.
 """
 
 from horoscale.common import (

@@ -22,11 +22,11 @@ _DATA_TYPES: dict[np.dtype[Any], DataType] = {
 
 
 def data_type(dtype: np.dtype[Any]) -> DataType:
-    """Return the runtime's name of an element type; raise UnsupportedError if it has none."""
+    """Return the runtime's type of an element type. Raises UnsupportedError if there is none."""
     known = _DATA_TYPES.get(dtype)
     if known is not None:
         return known
-    if dtype.name == "bfloat16":  # of the package ml_dtypes, which need not be installed
+    if dtype.name == "bfloat16":  # from ml_dtypes, which may not be installed
         return DataType.BFLOAT16
     if not dtype.isnative:
         raise ValueError(f"arrays of {dtype!r} do not have native byte order: convert them first")
@@ -40,12 +40,12 @@ def contiguous(tensor: ArrayLike) -> Array:
 
 
 def is_plain(tensor: object) -> TypeGuard[Array]:
-    """Return whether this is an array whose own memory can be changed, from first to last."""
+    """Return whether this is a writable array whose memory is contiguous in C order."""
     return type(tensor) is np.ndarray and tensor.flags.carray
 
 
 def need_writable(tensor: object, operation: str = "an operation in place") -> Array:
-    """Return the argument if it is an array that can be changed in place, or raise."""
+    """Return the argument if it is an array that can be changed in place; raise otherwise."""
     if not isinstance(tensor, np.ndarray):
         raise TypeError(f"{operation} needs a numpy array, not a {type(tensor).__name__}")
     if not tensor.flags.writeable:
@@ -54,10 +54,10 @@ def need_writable(tensor: object, operation: str = "an operation in place") -> A
 
 
 def need_room(out: object, rows: int | None, like: Array, operation: str) -> Array:
-    """Return out= if a result of so many rows (None: any) of `like` can be written there, or raise.
+    """Return `out` if a result with `rows` rows (None: any) like `like` can be written to it.
 
-    `operation` is as titled() makes it. Raises TypeError for what is no array, ValueError for one
-    that is of another type or shape, not contiguous, or not writable.
+    `operation` comes from titled(). Raises TypeError if `out` is not an array, ValueError if it has
+    another dtype or shape, or is not contiguous or not writable.
     """
     array = need_writable(out, f"out= of {operation}")
     if not array.flags.carray:
@@ -71,22 +71,22 @@ def need_room(out: object, rows: int | None, like: Array, operation: str) -> Arr
 
 
 def address(array: Array) -> int:
-    """Return where the elements of an array in C order begin."""
+    """Return the address of the first element of an array in C order."""
     try:
         return address_of(array)
-    except ValueError:  # numpy knows no buffer of ml_dtypes' types
+    except ValueError:  # NumPy has no buffer format for the types of ml_dtypes
         return int(array.__array_interface__["data"][0])
 
 
 def tensor_arg(array: Array, out: Array | None = None) -> TensorArg:
-    """Describe an operation's input in C order; without `out` the library allocates the result."""
+    """Describe an operation's input in C order. Without `out`, the library allocates the result."""
     out_address = 0 if out is None else address(out)
     return TensorArg(address(array), out_address, data_type(array.dtype), array.shape)
 
 
 def split_list(splits: ArrayLike) -> list[int]:
-    """Return numbers of rows as a list; ValueError if they are not integers in one dimension."""
-    # One by one: numpy makes a list of several integer types an array of floats.
+    """Return row counts as a list. Raises ValueError unless they are integers in one dimension."""
+    # One by one, because NumPy converts a list of mixed integer types to floats.
     elements: Any = splits if isinstance(splits, list | tuple) else np.asarray(splits)
     try:
         return [index(split) for split in elements]
@@ -98,12 +98,13 @@ def gathered_arg(array: Array, out: Array | None) -> TensorArg:
     """Describe the input of an operation whose result may have any number of rows."""
     if out is None:
         return tensor_arg(array)
-    # An array without elements may have no address; nothing is written there.
+    # An empty array may have a null address, but the library needs a nonzero one. It writes nothing
+    # there.
     return tensor_arg(array, out)._replace(out_ptr=address(out) or 1, out_rows=out.shape[0])
 
 
 def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Return an array over memory of the library, which lives as long as the array."""
+    """Return an array that refers to memory of the library and keeps it alive."""
     if buffer.nbytes == 0:
         return np.empty(shape, dtype)
     return np.frombuffer(buffer.buffer, np.uint8).view(dtype).reshape(shape)
@@ -112,15 +113,15 @@ def adopt(buffer: OwnedBuffer, dtype: np.dtype[Any], shape: Sequence[int]) -> Ar
 def empty_shared(*size: int | Sequence[int], dtype: DTypeLike = np.float32) -> Array:
     """Return an array of zeros in memory that the other ranks of this host can access.
 
-    allreduce_() works directly on such arrays of 256 KiB or more, without a copy, if all ranks pass
-    one. The other collectives read such inputs of 64 KiB or more without a copy. Not collective.
+    If all ranks pass such arrays, allreduce_() works on them directly from 256 KiB on, without a
+    copy. The other collectives read such inputs of 64 KiB or more without a copy. Not collective.
 
     Args:
-        *size: the extents, one by one or as one sequence.
+        *size: the shape, as numbers or as one sequence.
         dtype: the element type.
 
     Raises:
-        ValueError: before hvd.init(), an extent is negative, or the type is not supported.
+        ValueError: before hvd.init(), an extent is negative, or the dtype is not supported.
         HorovodInternalError: there is not enough memory.
     """
     extents = extents_of(size[0] if len(size) == 1 else size)

@@ -1,7 +1,7 @@
-"""Compression: arrays that travel in a smaller type.
+"""Compression: send arrays in a smaller type.
 
-The built-in compressors are the library's own business: it rounds what one host sends another, and
-nothing within a host. Any other class is called, and its result reduced.
+The library itself implements the built-in compressors. It encodes only the data between hosts, not
+within a host. For any other class, the binding calls compress() and reduces its result.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from horoscale.numpy.arrays import Array
 
 
 class NoneCompressor:
-    """Leaves arrays as they are."""
+    """Sends arrays unchanged."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
-        """Return what is sent, and what decompress() needs to know."""
+        """Return the array to send, and the context for decompress()."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Array, ctx: Any) -> Array:
-        """Return the result in its original type."""
+        """Return the result in the original dtype."""
         return tensor if ctx is None else tensor.astype(ctx)
 
 
 class FP16Compressor(NoneCompressor):
-    """Sends arrays of float32 and float64 as float16."""
+    """Sends float32 and float64 arrays as float16."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
-        """Return what is sent, and what decompress() needs to know."""
+        """Return the array to send, and the context for decompress()."""
         return _shorten(tensor, np.dtype(np.float16))
 
 
 class BF16Compressor(NoneCompressor):
-    """Sends arrays of float32 and float64 as bfloat16."""
+    """Sends float32 and float64 arrays as bfloat16."""
 
     @staticmethod
     def compress(tensor: Array) -> tuple[Array, Any]:
-        """Return what is sent, and the original type. Raises ImportError without ml_dtypes.
+        """Return the array to send, and its original dtype. Raises ImportError without ml_dtypes.
 
-        Collectives leave this to the library, which needs no such package.
+        Collectives leave this conversion to the library, which does not need the package.
         """
         import ml_dtypes
 
@@ -59,11 +59,11 @@ def _shorten(tensor: Array, dtype: np.dtype[Any]) -> tuple[Array, Any]:
 
 
 class Compression:
-    """The ways to compress: hvd.allreduce(..., compression=hvd.Compression.fp16).
+    """The compressors, for example in hvd.allreduce(..., compression=hvd.Compression.fp16).
 
-    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of an array that
-    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
-    for each array that has a name.
+    int8, int4, onebit and topk(ratio) are lossy, with error feedback: the error of a named array is
+    added to the next array with that name. adaptive(error) chooses one of them, or none, for each
+    named array.
     """
 
     none = NoneCompressor
@@ -80,5 +80,5 @@ AnyCompressor = type[NoneCompressor] | Encoded
 
 
 def divide(compression: AnyCompressor) -> tuple[Encoding, type[NoneCompressor]]:
-    """Return the encoding in which arrays travel, and what is left to do in Python."""
+    """Return the library's encoding of the arrays, and the compressor to run in Python."""
     return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)

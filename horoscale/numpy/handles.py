@@ -20,7 +20,7 @@ class Handle(Generic[T]):
     _result: T
 
     def __init__(self, operation: _core.Handle, finish: Callable[[_core.Handle], T]) -> None:
-        """`finish` makes the result of the operation when it is done."""
+        """Track `operation`. When it has completed, `finish` creates the result."""
         self._operation = operation
         self._finish: Callable[[_core.Handle], T] | None = finish
 
@@ -40,23 +40,23 @@ class Handle(Generic[T]):
         return self._result
 
     def then(self, change: Callable[[T], U]) -> Handle[U]:
-        """Return the handle whose result is made of this one's. For use before the first wait()."""
+        """Return a handle with a changed result. Call this before the first wait()."""
         finish = self._finish
         assert finish is not None
         return Handle(self._operation, lambda operation: change(finish(operation)))
 
     def single(self: Handle[list[U]]) -> Handle[U]:
-        """Return the handle of a group of one as that of its only member."""
+        """Return the handle of a group of one as a handle of its only member."""
         return self.then(lambda results: results[0])
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Return whether an asynchronous operation has completed, so synchronize() will not wait."""
+    """Return whether an operation has completed, so that synchronize() would not block."""
     return handle.done()
 
 
 def synchronize(handle: Handle[T]) -> T:
-    """Wait for an asynchronous operation and return its result: an array, or a list for a group.
+    """Wait for an operation and return its result: an array, or a list for a group.
 
     Raises:
         MismatchError: the ranks' calls do not match. Further operations work.

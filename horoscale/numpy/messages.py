@@ -35,7 +35,7 @@ from horoscale.numpy.arrays import (
 from horoscale.numpy.handles import Handle
 
 T = TypeVar("T")
-Start: TypeAlias = Callable[[], Handle[T]]  # of a message that is prepared
+Start: TypeAlias = Callable[[], Handle[T]]  # of a prepared message
 
 
 def _place(array: Array) -> Place:
@@ -62,7 +62,7 @@ def _prepare(
     process_set: ProcessSet,
     result: Callable[[Array, int], T],
 ) -> Start[T]:
-    """Prepare a receive; the `result` is made of the array and the rank that has sent."""
+    """Prepare a receive. `result` creates the outcome from the array and the sender's rank."""
     array = need_writable(tensor, "a receive")
     working = contiguous(array)
     message = receiving(_place(working), src, tag, process_set)
@@ -87,13 +87,13 @@ def _recv_and_wait(tensor: Array, src: int | Source, tag: int, process_set: Proc
 def _start(
     is_send: bool, array: Array, peer: int | Source, tag: int, process_set: ProcessSet
 ) -> _core.Handle:
-    """Start a message of a plain array's memory; the caller waits for it next."""
+    """Start a message with a plain array's memory. The caller then waits for it."""
     message = prepared_message(is_send, array.dtype, array.size, data_type, peer, tag, process_set)
     return message.start(array, address(array), True)
 
 
 def _received(array: Array, working: Array) -> Array:
-    if not array.flags.c_contiguous:  # the message is in a copy
+    if not array.flags.c_contiguous:  # the message was received into a copy
         array[...] = working
     return array
 
@@ -103,13 +103,13 @@ def send(
 ) -> None:
     """Send an array to one rank, which calls recv().
 
-    Returns when the array may be modified. A large message waits for the matching receive, a small
-    one does not: see docs/messages.md.
+    Returns when the array may be modified. A large message waits for the matching receive; a small
+    one does not (see docs/messages.md).
 
     Args:
         tensor: the array to send. An array that is not contiguous is copied.
         dst: the global rank of the receiver, which may be this rank.
-        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        tag: a number of at least 0. Messages with the same tag between two ranks arrive in order.
         process_set: the set to which both ranks belong.
 
     Raises:
@@ -128,7 +128,10 @@ def send(
 def send_async(
     tensor: ArrayLike, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set
 ) -> Handle[None]:
-    """Start send() and return a handle immediately. Do not modify the array until then."""
+    """Start send() and return a handle immediately.
+
+    Do not modify the array until the operation has completed.
+    """
     return _prepare_send(tensor, dst, tag, process_set)()
 
 
@@ -167,7 +170,7 @@ def recv_async(
 def recv_any(tensor: Array, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
     """Receive the first message with this tag from any rank into an array; return its rank.
 
-    Arguments and errors are those of recv(). If a rank has left cleanly, this raises
+    Arguments and errors are those of recv(). If a rank has left the job cleanly, this raises
     RankFailedError once for each tag. The next call waits for the remaining ranks.
     """
     return _recv_and_wait(tensor, ANY, tag, process_set)
@@ -187,7 +190,7 @@ def recv_view(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> View[Array]:
-    """Receive a message from one rank as a view of the sender's memory, if possible.
+    """Receive a message from one rank, if possible as a view of the sender's memory.
 
     A message of more than 16 KiB from an array of empty_shared() on this host is not copied: the
     view's array maps the sender's memory read-only, and send() waits until the view is released.
@@ -224,7 +227,7 @@ def recv_view(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All of them run concurrently, so ranks can send to each other without a deadlock.
+    All of them run concurrently, so ranks can send to each other without deadlock.
 
     Args:
         operations: a list such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, y, 1)].

@@ -1,4 +1,4 @@
-"""Operations that move values between the ranks: allgather, broadcast, alltoall."""
+"""Operations that move values between ranks: allgather, broadcast, alltoall."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _allgather(
     if out is not None:
         title = titled("allgather", name, identity)
         given = [need_room(one, None, like, title) for one, like in zip(out, inputs, strict=True)]
-    # The inputs' types and shapes are needed when the operation is done, their values are not.
+    # The inputs' dtypes and shapes are needed at completion; their values are not.
     results = [(array.dtype, array.shape[1:]) for array in inputs]
     operation = current_runtime().enqueue(
         OpKind.ALLGATHER,
@@ -189,23 +189,23 @@ def allgather(
     Args:
         tensor: an array with at least one dimension. The first dimension may differ between the
             ranks and may be 0. The other dimensions and the dtype must be the same.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         priority: higher is more urgent.
         out: a contiguous array for the result, with its dtype and shape. It may share memory with
-            `tensor` only if `tensor` is this rank's part of it. None: allocate a new array.
-            Repeated calls are faster with `out`, because new memory is slow.
+            `tensor` only if `tensor` is this rank's part of it. None: allocate a new array. Reusing
+            `out` in repeated calls is faster, because new memory is slow.
 
     Returns:
-        The concatenated array, the same on every rank: `out` if it was given.
+        The concatenated array, the same on every rank; `out` if it was given.
 
     Raises:
-        ValueError: before hvd.init(); the array is 0-d or of a type that is not supported; this
-            rank is not in the process set; `out` is of another type or shape. If only its
-            number of rows is wrong, this rank alone raises, after the operation; `out` is then
-            unchanged, and the other ranks succeed.
-        MismatchError: type or further dimensions differ between the ranks.
-        DuplicateNameError: an operation of this name is pending.
+        ValueError: before hvd.init(); the array is 0-d or its dtype is not supported; this rank is
+            not in the process set; `out` has another dtype or shape. If only its number of rows is
+            wrong, this rank alone raises, after the operation; `out` is then unchanged, and the
+            other ranks succeed.
+        MismatchError: dtypes or other dimensions differ between the ranks.
+        DuplicateNameError: an operation with this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
     if is_plain(tensor) and is_plain(out):
@@ -219,7 +219,8 @@ def allgather(
             process_set,
             priority,
         )
-        # An array without elements may have no address; nothing is written there.
+        # An empty array may have a null address, but the library needs a nonzero one. It writes
+        # nothing there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     group = None if out is None else [out]
@@ -235,8 +236,8 @@ def allgather_async(
 ) -> Handle[Array]:
     """Start allgather() and return a handle for poll() and synchronize().
 
-    Do not modify the array or use `out` until the operation has completed. Raises ValueError
-    and DuplicateNameError as allgather(); synchronize() raises the other errors, and ValueError for
+    Do not modify the array or use `out` until the operation has completed. Raises ValueError and
+    DuplicateNameError like allgather(). synchronize() raises the other errors, and ValueError for
     the rows of `out`.
     """
     group = None if out is None else [out]
@@ -250,7 +251,7 @@ def grouped_allgather(
     priority: int = 0,
     out: Sequence[Array] | None = None,
 ) -> list[Array]:
-    """Run allgather() on a group of arrays, all or none of them, in one negotiation.
+    """Run allgather() on several arrays, all or none, in one negotiation.
 
     Arguments and errors are those of allgather(). `out` is a list. An empty group raises
     ValueError.
@@ -265,7 +266,7 @@ def grouped_allgather_async(
     priority: int = 0,
     out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
-    """Start grouped_allgather() and return a handle, whose result is the list of arrays.
+    """Start grouped_allgather() and return a handle whose result is the list of arrays.
 
     Do not modify the arrays until the operation has completed. Raises like allgather_async().
     """
@@ -285,7 +286,7 @@ def broadcast(
         tensor: an array with the same shape and dtype on every rank. Only the root's values are
             read.
         root_rank: the global rank of the sender, even in a process set.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -293,10 +294,10 @@ def broadcast(
         A new array.
 
     Raises:
-        ValueError: before hvd.init(); the type is not supported; the root or this rank is not in
+        ValueError: before hvd.init(); the dtype is not supported; the root or this rank is not in
             the process set.
-        MismatchError: shape, type or root differ between the ranks.
-        DuplicateNameError: an operation of this name is pending.
+        MismatchError: shapes, dtypes or roots differ between the ranks.
+        DuplicateNameError: an operation with this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
     if is_plain(tensor):
@@ -320,7 +321,7 @@ def broadcast_async(
     """Start broadcast() and return a handle for poll() and synchronize().
 
     Do not modify the root's array until the operation has completed. Raises ValueError and
-    DuplicateNameError as broadcast(); synchronize() raises the other errors.
+    DuplicateNameError like broadcast(). synchronize() raises the other errors.
     """
     return _broadcast_out_of_place(tensor, root_rank, name, process_set, priority)
 
@@ -332,10 +333,10 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Run broadcast() in place: the root's values replace those of `tensor`, which is returned.
+    """Run broadcast() in place: overwrite `tensor` with the root's values, and return it.
 
-    Raises like broadcast(), and TypeError or ValueError if `tensor` is not an array that can be
-    changed. After an error its values are undefined.
+    Raises like broadcast(), and TypeError or ValueError if `tensor` is not a writable array. After
+    an error its values are undefined.
     """
     if is_plain(tensor):
         template = prepared_broadcast(
@@ -359,7 +360,7 @@ def broadcast_async_(
     """Start broadcast_() and return a handle for poll() and synchronize().
 
     Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
-    DuplicateNameError as broadcast_(); synchronize() raises the other errors.
+    DuplicateNameError like broadcast_(). synchronize() raises the other errors.
     """
     return _broadcast_in_place(tensor, root_rank, name, process_set, priority)
 
@@ -379,14 +380,14 @@ def alltoall(
             ranks. The other dimensions and the dtype must be the same.
         splits: 1-d integers, the number of rows for each rank of the set, in order. None: the rows
             are divided evenly.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         priority: higher is more urgent.
         out: a contiguous array for the result, with its dtype and shape. It must not share memory
             with `tensor`. None: allocate a new array.
 
     Returns:
-        The concatenated array, `out` if it was given. If `splits` was given, a tuple of this array
+        The concatenated array; `out` if it was given. If `splits` was given, a tuple of this array
         and the number of rows received from each rank (int32).
 
     Raises:
@@ -406,7 +407,8 @@ def alltoall(
             process_set,
             priority,
         )
-        # An array without elements may have no address; nothing is written there.
+        # An empty array may have a null address, but the library needs a nonzero one. It writes
+        # nothing there.
         template.run(address(tensor), address(out) or 1, (tensor, out))
         return out
     return _alltoall(tensor, splits, name, process_set, priority, out, will_wait=True).wait()
@@ -422,8 +424,8 @@ def alltoall_async(
 ) -> Handle[Array | tuple[Array, Array]]:
     """Start alltoall() and return a handle for poll() and synchronize().
 
-    Do not modify the array or use `out` until the operation has completed. Raises ValueError
-    and DuplicateNameError as alltoall(); synchronize() raises the other errors, and ValueError for
+    Do not modify the array or use `out` until the operation has completed. Raises ValueError and
+    DuplicateNameError like alltoall(). synchronize() raises the other errors, and ValueError for
     the rows of `out`.
     """
     return _alltoall(tensor, splits, name, process_set, priority, out)

@@ -1,4 +1,4 @@
-"""Operations that combine the values of the ranks: allreduce and reducescatter."""
+"""Operations that combine values of the ranks: allreduce and reducescatter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from horoscale.numpy.handles import Handle
 
 
 class _Call(NamedTuple):
-    """The arguments of the public functions apart from the arrays."""
+    """The arguments of the public functions other than the arrays."""
 
     op: ReduceOp
     name: str | None
@@ -139,30 +139,30 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Reduce the arrays of all ranks element-wise; every rank gets the result.
+    """Reduce the arrays of all ranks element-wise. Every rank gets the result.
 
     Args:
         tensor: an array with the same shape and dtype on every rank.
         average: deprecated: True for op=Average, False for op=Sum.
-        name: identifies this call among pending ones. None: matched by the order of calls.
-        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
-            hosts: each host's sum, and the result, are rounded to that type.
+        name: identifies this call among pending ones. None: matched by call order.
+        compression: how data between hosts is encoded. Compression.fp16 and .bf16 halve it: each
+            host's sum and the result are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
-            BitwiseOr or BitwiseXor. The average of integers is their wrapping sum, divided towards
-            zero; Sum of bool is "or", Product "and".
-        prescale_factor: each rank's values are multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+            BitwiseOr or BitwiseXor. The average of integers is their wrapping sum, divided and
+            rounded towards zero. For bool, Sum is a logical or, and Product a logical and.
+        prescale_factor: factor applied to each rank's values before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
-        A new array, bitwise the same on every rank.
+        A new array, bitwise equal on every rank.
 
     Raises:
-        ValueError: before hvd.init(); the type is not supported, or not by the operator; both `op`
-            and `average` were given; this rank is not in the process set.
-        MismatchError: shape, type, operator or factors differ between the ranks.
-        DuplicateNameError: an operation of this name is pending.
+        ValueError: before hvd.init(); the dtype is not supported, in general or by the operator;
+            both `op` and `average` were given; this rank is not in the process set.
+        MismatchError: shapes, dtypes, operators or factors differ between the ranks.
+        DuplicateNameError: an operation with this name is pending.
         RankFailedError: a rank of the process set died or left.
     """
     if average is None and compression is Compression.none and is_plain(tensor):
@@ -207,7 +207,7 @@ def allreduce_async(
     """Start allreduce() and return a handle for poll() and synchronize().
 
     Do not modify the array until the operation has completed. Raises ValueError and
-    DuplicateNameError as allreduce(); synchronize() raises the other errors.
+    DuplicateNameError like allreduce(). synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
         result = np.empty_like(tensor)
@@ -240,10 +240,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array:
-    """Run allreduce() in place: the result replaces the values of `tensor`, which is returned.
+    """Run allreduce() in place: overwrite `tensor` with the result, and return it.
 
-    Raises like allreduce(), and TypeError or ValueError if `tensor` is not an array that can be
-    changed. After an error its values are undefined.
+    Raises like allreduce(), and TypeError or ValueError if `tensor` is not a writable array. After
+    an error its values are undefined.
     """
     if average is None and is_plain(tensor):
         template = prepared_allreduce(
@@ -279,7 +279,7 @@ def allreduce_async_(
     """Start allreduce_() and return a handle for poll() and synchronize().
 
     Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
-    DuplicateNameError as allreduce_(); synchronize() raises the other errors.
+    DuplicateNameError like allreduce_(). synchronize() raises the other errors.
     """
     if average is None and is_plain(tensor):
         template = prepared_allreduce(
@@ -313,7 +313,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[Array]:
-    """Run allreduce() on a group of arrays, all or none of them, in one negotiation.
+    """Run allreduce() on several arrays, all or none, in one negotiation.
 
     The arrays of a group may differ in shape and dtype, but must be the same on all ranks.
     Arguments and errors are those of allreduce(). An empty group raises ValueError.
@@ -346,7 +346,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """Start grouped_allreduce() and return a handle, whose result is the list of arrays.
+    """Start grouped_allreduce() and return a handle whose result is the list of arrays.
 
     Do not modify the arrays until the operation has completed. Raises like allreduce_async().
     """
@@ -366,7 +366,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> list[Array]:
-    """Run grouped_allreduce() in place: the results replace the values of the arrays.
+    """Run grouped_allreduce() in place: overwrite the arrays with the results.
 
     Raises like allreduce_(); an empty group raises ValueError.
     """
@@ -386,7 +386,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle[list[Array]]:
-    """Start grouped_allreduce_() and return a handle, whose result is the list of arrays.
+    """Start grouped_allreduce_() and return a handle whose result is the list of arrays.
 
     Do not use the arrays until synchronize() has returned. Raises like allreduce_async_().
     """
@@ -407,24 +407,24 @@ def reducescatter(
     splits: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Reduce the arrays of all ranks element-wise, and give each rank its share of the rows.
+    """Reduce the arrays of all ranks element-wise, and scatter the rows of the result.
 
     Args:
         tensor: an array with at least one dimension, with the same shape and dtype on every rank.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         op: as in allreduce().
         process_set: the ranks that take part.
-        prescale_factor: each rank's values are multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        prescale_factor: factor applied to each rank's values before the reduction.
+        postscale_factor: factor applied to the result.
         priority: higher is more urgent.
-        splits: the number of rows for each rank, in order, the same on all ranks. Their sum is the
-            number of rows. None: the rows are divided evenly, and the lower ranks get the
+        splits: the number of rows for each rank, in order. Must be the same on all ranks and add up
+            to the number of rows. None: the rows are divided evenly, and the lower ranks get the
             remainder, one row each.
         out: a contiguous array for this rank's rows, with their dtype and shape. It may share
             memory with `tensor` only if it is these rows of it. None: allocate a new array.
 
     Returns:
-        This rank's rows of the result, `out` if it was given.
+        This rank's rows of the result; `out` if it was given.
 
     Raises:
         ValueError: as in allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
@@ -472,8 +472,8 @@ def reducescatter_async(
 ) -> Handle[Array]:
     """Start reducescatter() and return a handle for poll() and synchronize().
 
-    Do not modify the array or use `out` until the operation has completed. Raises
-    ValueError and DuplicateNameError as reducescatter(); synchronize() raises the other errors.
+    Do not modify the array or use `out` until the operation has completed. Raises ValueError and
+    DuplicateNameError like reducescatter(). synchronize() raises the other errors.
     """
     group = None if out is None else [out]
     handle = grouped_reducescatter_async(
@@ -493,7 +493,7 @@ def grouped_reducescatter(
     splits: ArrayLike | None = None,
     out: Sequence[Array] | None = None,
 ) -> list[Array]:
-    """Run reducescatter() on a group of arrays, all or none of them, in one negotiation.
+    """Run reducescatter() on several arrays, all or none, in one negotiation.
 
     Arguments and errors are those of reducescatter(). `out` is a list. An empty group raises
     ValueError.
@@ -521,7 +521,7 @@ def grouped_reducescatter_async(
     splits: ArrayLike | None = None,
     out: Sequence[Array] | None = None,
 ) -> Handle[list[Array]]:
-    """Start grouped_reducescatter() and return a handle, whose result is the list of arrays.
+    """Start grouped_reducescatter() and return a handle whose result is the list of arrays.
 
     Do not modify the arrays until the operation has completed. Raises like reducescatter_async().
     """

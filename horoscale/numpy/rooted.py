@@ -1,4 +1,4 @@
-"""Operations with a root: reduce, gather and scatter."""
+"""Rooted operations: reduce, gather and scatter."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _scatter(
     if is_root and splits is not None:
         rows_to_each = check_splits(split_list(splits), array.shape[0], process_set)
     dtype, row_shape, members = array.dtype, array.shape[1:], len(members_of(process_set))
-    # On other ranks, only the dtype and the shape of a row matter.
+    # On other ranks, only the dtype and the row shape matter.
     described = tensor_arg(array) if is_root else TensorArg(0, 0, data_type(dtype), array.shape)
     operation = current_runtime().enqueue(
         OpKind.SCATTER,
@@ -196,15 +196,15 @@ def reduce(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array | None:
-    """Reduce the arrays of all ranks element-wise; the root gets the result.
+    """Reduce the arrays of all ranks element-wise. The root gets the result.
 
     Args:
         tensor: an array with the same shape and dtype on every rank.
         root_rank: the global rank that gets the result, even in a process set.
         op: as in allreduce(); Average by default.
-        name: identifies this call among pending ones. None: matched by the order of calls.
-        prescale_factor: each rank's values are multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        name: identifies this call among pending ones. None: matched by call order.
+        prescale_factor: factor applied to each rank's values before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -241,7 +241,7 @@ def reduce_async(
     """Start reduce() and return a handle for poll() and synchronize().
 
     Do not modify the array until the operation has completed. Raises ValueError and
-    DuplicateNameError as reduce(); synchronize() raises the other errors.
+    DuplicateNameError like reduce(). synchronize() raises the other errors.
     """
     return _reduce_out_of_place(
         tensor, root_rank, op, name, prescale_factor, postscale_factor, process_set, priority
@@ -258,10 +258,10 @@ def reduce_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Array | None:
-    """Run reduce() in place: on the root the result replaces the values of `tensor`.
+    """Run reduce() in place: on the root, overwrite `tensor` with the result.
 
-    Returns the array on the root and None elsewhere, where it stays as it is. Raises like reduce(),
-    and TypeError or ValueError if `tensor` is not an array that can be changed.
+    Returns the array on the root and None on other ranks, where it is unchanged. Raises like
+    reduce(), and TypeError or ValueError if `tensor` is not a writable array.
     """
     return _reduce_in_place(
         tensor,
@@ -289,7 +289,7 @@ def reduce_async_(
     """Start reduce_() and return a handle for poll() and synchronize().
 
     Do not use the array until synchronize() has returned. Raises ValueError, TypeError and
-    DuplicateNameError as reduce_(); synchronize() raises the other errors.
+    DuplicateNameError like reduce_(). synchronize() raises the other errors.
     """
     return _reduce_in_place(
         tensor, root_rank, op, name, prescale_factor, postscale_factor, process_set, priority
@@ -309,7 +309,7 @@ def gather(
         tensor: an array with at least one dimension. The first dimension may differ between the
             ranks and may be 0. The other dimensions and the dtype must be the same.
         root_rank: the global rank that gets the result, even in a process set.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -333,7 +333,7 @@ def gather_async(
     """Start gather() and return a handle for poll() and synchronize().
 
     Do not modify the array until the operation has completed. Raises ValueError and
-    DuplicateNameError as gather(); synchronize() raises the other errors.
+    DuplicateNameError like gather(). synchronize() raises the other errors.
     """
     return _gather(tensor, root_rank, name, process_set, priority)
 
@@ -350,13 +350,13 @@ def scatter(
 
     Args:
         tensor: an array with at least one dimension. On ranks other than the root it only defines
-            the dtype and the shape of a row, which are the same on all ranks; its rows are ignored,
+            the dtype and the row shape, which must be the same on all ranks; its rows are ignored,
             and there may be none.
         root_rank: the global rank of the sender, even in a process set.
         splits: the number of rows for each rank. Rows beyond their sum are not sent. Read on the
             root only. None: the rows are divided evenly, and the lower ranks get the remainder, one
             row each.
-        name: identifies this call among pending ones. None: matched by the order of calls.
+        name: identifies this call among pending ones. None: matched by call order.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -383,6 +383,6 @@ def scatter_async(
     """Start scatter() and return a handle for poll() and synchronize().
 
     Do not modify the array until the operation has completed. Raises ValueError and
-    DuplicateNameError as scatter(); synchronize() raises the other errors.
+    DuplicateNameError like scatter(). synchronize() raises the other errors.
     """
     return _scatter(tensor, root_rank, splits, name, process_set, priority)

@@ -1,4 +1,4 @@
-"""Arrays that are divided among the members of a set: see horoscale.common.shards."""
+"""Arrays that are sharded over the members of a process set (see horoscale.common.shards)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def empty_sharded(
     dtype: DTypeLike = np.float32,
     process_set: ProcessSet = global_process_set,
 ) -> Shards[Array]:
-    """Return an array of zeros whose rows are divided equally among the members of a set.
+    """Return an array of zeros whose rows are divided equally among the members of a process set.
 
-    Each member writes its own rows, in shared memory, and sees all of them after `gather()`. Where
-    the members are on one host, and a member's rows are whole pages (of 4 KiB, on most machines),
-    nothing is copied: `gather()` costs what a barrier costs. Collective.
+    Collective. Each member writes its own rows in shared memory, and can read all rows after
+    `gather()`. If the members are on one host and each member's rows occupy whole pages (4 KiB on
+    most machines), nothing is copied, and `gather()` costs no more than a barrier.
 
         shards = hvd.empty_sharded(1 << 20)
         shards.own[:] = ...
         everything = shards.gather()
 
     Args:
-        *size: the extents of the whole array, one by one or as one sequence.
+        *size: the shape of the whole array, as numbers or as one sequence.
         dtype: the element type.
         process_set: the ranks that take part.
 

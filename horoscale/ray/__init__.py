@@ -4,11 +4,11 @@
 
     executor = RayExecutor(num_workers=4, cpus_per_worker=2)
     executor.start()
-    accuracies = executor.run(train)  # of rank 0, 1, 2, 3
+    accuracies = executor.run(train)  # of ranks 0, 1, 2 and 3
     executor.shutdown()
 
-With `min_workers` the ranks come and go with the cluster's nodes. `horoscale.ray.train` is a
-backend of Ray Train.
+With `min_workers` the job is elastic: its ranks follow the cluster's nodes. `horoscale.ray.train`
+is a backend of Ray Train.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""A job on Ray whose ranks come and go with the cluster's nodes.
+"""An elastic job on Ray, whose ranks follow the cluster's nodes.
 
-An actor holds the place of each rank, and runs an agent there: the launcher with its elastic driver
-reaches the nodes through those, and a node is a host.
+An actor reserves the resources of each rank and runs an agent. The launcher with its elastic driver
+connects to the nodes through the agents. Each node is a host.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class ElasticShape:
-    """How many ranks there may be, and what else horoscale.run() takes of an elastic job."""
+    """The numbers of ranks, and further parameters of horoscale.run() for an elastic job."""
 
-    num: int  # to begin with
+    num: int  # initial number of ranks
     least: int
     most: int | None
     reset_limit: int | None = None
@@ -41,10 +41,10 @@ class ElasticShape:
 
 
 class Place:
-    """The actor that holds a rank's place on a node."""
+    """The actor that reserves a rank's resources on a node."""
 
     def serve(self, invitation: Invitation, index: int, node: str) -> None:
-        """Be the agent there until the job is over."""
+        """Run the agent there until the job is over."""
         context = ray.get_runtime_context()
         devices = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
         host = f"{ray.util.get_node_ip_address()}-{node[:8]}".replace(":", ".")
@@ -60,9 +60,9 @@ def run_elastic(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> list[Any]:
-    """Call a function on ranks that follow the nodes; return what those gave that end the job.
+    """Call a function on ranks that follow the nodes; return the results of the final ranks.
 
-    Raises what horoscale.run() raises, and RayError where the cluster has too little room.
+    Raises what horoscale.run() raises, and RayError if the cluster has too few resources.
     """
     try:
         agents = Agents(tuple(reach.own_addresses(list(settings.nics))))
@@ -97,7 +97,7 @@ def run_elastic(
 
 
 class _Places:
-    """Keeps an actor for each rank that the nodes have room for; looks for nodes once a second."""
+    """Keeps an actor for each rank that fits on the nodes; checks the nodes once a second."""
 
     def __init__(self, invitation: Invitation, shape: Shape, most: int | None) -> None:
         self._invitation = invitation
@@ -105,25 +105,25 @@ class _Places:
         self._most = most
         self._actor = ray.remote(Place)
         self._numbers = itertools.count()
-        self._held: dict[Any, tuple[Any, str]] = {}  # by the call of serve(): actor and node
-        self._problem: str | None = None  # of an actor that could not become an agent
-        self._failure: str | None = None  # of the last one that failed, perhaps for once
+        self._held: dict[Any, tuple[Any, str]] = {}  # actor and node by the call of serve()
+        self._problem: str | None = None  # why an actor could not become an agent
+        self._failure: str | None = None  # the last failure, perhaps a transient one
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="horoscale-ray", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise RayError where actors can't become agents."""
+        """Raise RayError if actors can't become agents."""
         if self._problem is not None:
             raise RayError(self._problem)
 
     def describe(self) -> str:
-        """Return what may keep actors from starting, for an error."""
+        """Return possible reasons why actors do not start, for an error."""
         room = describe_cluster(self._shape)
         return room if self._failure is None else f"{room}; an actor failed: {self._failure}"
 
     def close(self) -> None:
-        """Give the places back."""
+        """Release the resources."""
         self._over.set()
         self._thread.join()
         for actor, _ in self._held.values():
@@ -132,7 +132,7 @@ class _Places:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(RaysError):  # such as while the head node is busy
+            with contextlib.suppress(RaysError):  # for example while the head node is busy
                 self._forget_ended()
                 self._fill()
             self._over.wait(_LOOK_S)
@@ -175,7 +175,7 @@ class _Places:
 
 
 def _in_a_line(error: RaysError) -> str:
-    """Return what an actor raised, or what Ray says of one that died."""
+    """Return an actor's exception, or Ray's explanation of its death, in one line."""
     text = str(error).strip()
     if isinstance(error, RayTaskError):  # a traceback
         text = text.splitlines()[-1]

@@ -17,26 +17,27 @@ from horoscale.runner.task import Task
 class RayExecutor:
     """Runs functions as the ranks of a job on a Ray cluster.
 
-    Either `num_workers` ranks, packed onto as few nodes as possible, or `num_hosts` nodes with
-    `num_workers_per_host` ranks each. With `min_workers` the job is elastic: its ranks come and go
-    with the cluster's nodes, and functions use hvd.elastic.
+    It starts either `num_workers` ranks, packed onto as few nodes as possible, or
+    `num_workers_per_host` ranks on each of `num_hosts` nodes. With `min_workers` the job is
+    elastic: its ranks follow the cluster's nodes, and functions use hvd.elastic.
 
     Args:
-        settings: from create_settings(); its defaults if None.
-        num_workers: how many ranks.
-        num_hosts: how many nodes, if not `num_workers`.
-        num_workers_per_host: how many ranks on each of them.
-        cpus_per_worker: CPUs that a rank takes.
-        use_gpu: whether a rank takes a GPU.
-        gpus_per_worker: how many; 1 if None.
-        use_current_placement_group: whether to use the placement group that the caller is in, such
-            as in a task of Ray Tune; without one a group is made.
-        min_workers: how few ranks an elastic job goes on with.
-        max_workers: how many it uses at most; all that the cluster has room for if None.
-        reset_limit: how often ranks may change; without limit if None.
-        cooldown_range: seconds for which a node where ranks fail is not used, least and most.
-        elastic_timeout: seconds to wait with fewer than `min_workers` ranks; 600 if None.
-        override_discovery: True: the nodes are the cluster's own.
+        settings: the result of create_settings(). None: its defaults.
+        num_workers: the number of ranks.
+        num_hosts: the number of nodes, if `num_workers` is not given.
+        num_workers_per_host: the number of ranks on each of them.
+        cpus_per_worker: the number of CPUs per rank.
+        use_gpu: whether each rank uses GPUs.
+        gpus_per_worker: the number of GPUs per rank. None: 1.
+        use_current_placement_group: whether to use the caller's placement group, such as that of a
+            Ray Tune task. If there is none, a group is created.
+        min_workers: the minimum number of ranks of an elastic job.
+        max_workers: the maximum number of ranks. None: as many as the cluster has room for.
+        reset_limit: the maximum number of changes of the ranks. None: no limit.
+        cooldown_range: the minimum and maximum seconds for which a node is not used after ranks
+            have failed there.
+        elastic_timeout: seconds to wait with fewer than `min_workers` ranks. None: 600.
+        override_discovery: must be True: the nodes are the cluster's own.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -110,10 +111,10 @@ class RayExecutor:
         """Return settings for the executor.
 
         Args:
-            timeout_s: seconds for the ranks to meet.
-            ssh_identity_file: accepted for Horovod's sake; nothing here goes over ssh.
-            ssh_str: the same.
-            placement_group_timeout_s: seconds for the cluster to have room.
+            timeout_s: seconds for the ranks to connect.
+            ssh_identity_file: accepted for compatibility with Horovod; ssh is not used.
+            ssh_str: likewise.
+            placement_group_timeout_s: seconds to wait for resources of the cluster.
             nics: names of the network interfaces that the ranks use.
         """
         del ssh_identity_file, ssh_str
@@ -126,16 +127,16 @@ class RayExecutor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the ranks; an elastic job's start with each run().
+        """Start the ranks. Those of an elastic job start with each run() instead.
 
         Args:
-            executable_cls: called on each rank; execute() passes what it returns.
+            executable_cls: called on each rank; execute() passes its result.
             executable_args: its positional arguments.
             executable_kwargs: its keyword arguments.
-            extra_env_vars: variables of the ranks.
+            extra_env_vars: environment variables of the ranks.
 
         Raises:
-            RayError: Ray was not initialized, or the cluster has no room for so many ranks.
+            RayError: Ray is not initialized, or the cluster has too few resources.
             ValueError: the executor has started, or an elastic one is given an executable.
         """
         if self._started:
@@ -177,12 +178,12 @@ class RayExecutor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call `fn(*args, **kwargs)` on all ranks; return what it gave, by rank.
+        """Call `fn(*args, **kwargs)` on all ranks and return the results by rank.
 
         Raises:
             The exception of the first rank that raised, caused by a RankError with rank and
                 traceback.
-            RayError: a rank's actor died; shutdown() and start() begin anew.
+            RayError: a rank's actor died. Call shutdown() and start() to start again.
         """
         if self._elastic is None:
             return self._static().call("perform", Task(fn, args or (), kwargs or {}).pickled())
@@ -197,19 +198,19 @@ class RayExecutor:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Like run(), without waiting: returns references to the ranks' values, for ray.get()."""
+        """Call a function without waiting; return references to the results, for ray.get()."""
         return self._static().references(Task(fn, args or (), kwargs or {}).pickled())
 
     def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
-        """Call `fn(executable)` on all ranks with what start()'s executable_cls made there."""
+        """Call `fn(executable)` on all ranks, with the object from start()'s executable_cls."""
         return self._static().call("execute", Task(fn, (), {}).pickled())
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """Call `fn(executable)` on rank 0 alone; return what it gave."""
+        """Call `fn(executable)` on rank 0 only; return its result."""
         return self._static().one(0, "execute", Task(fn, (), {}).pickled())
 
     def shutdown(self) -> None:
-        """End the ranks and give their places back. start() may follow."""
+        """End the ranks and release their resources. start() may be called again."""
         job, self._job = self._job, None
         self._started = False
         if job is not None:
@@ -232,7 +233,7 @@ def _make(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """On a rank: make the object for execute()."""
+    """Create the object for execute(), on a rank."""
     keep(cls(*args, **kwargs))
 
 

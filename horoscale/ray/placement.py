@@ -1,4 +1,4 @@
-"""Where the ranks of a job have their places: placement groups of Ray's."""
+"""Resources for the ranks of a job: Ray's placement groups."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from horoscale.ray.settings import RayError, Shape
 
 @dataclass(frozen=True)
 class Slot:
-    """A rank's place: a bundle of the group, on a node."""
+    """The resources of a rank: a bundle of the group, on a node."""
 
     bundle: int
     node: str
 
 
 class Placement:
-    """A placement group and the slots in it, one a rank. Ours is removed by release()."""
+    """A placement group and its slots, one per rank. release() removes a group created here."""
 
     def __init__(self, group: Any, slots: list[Slot], own: bool) -> None:
         self._group = group
@@ -35,7 +35,7 @@ class Placement:
         self.slots = slots
 
     def strategy(self, slot: Slot) -> Any:
-        """Return the scheduling strategy of the actor of a slot."""
+        """Return the scheduling strategy for the actor of a slot."""
         return PlacementGroupSchedulingStrategy(
             self._group,
             placement_group_bundle_index=slot.bundle,
@@ -43,7 +43,7 @@ class Placement:
         )
 
     def release(self) -> None:
-        """Give the places back."""
+        """Release the resources."""
         if self._own:
             remove_placement_group(self._group)
 
@@ -56,12 +56,12 @@ def place_workers(
     seconds: float,
     use_current: bool,
 ) -> Placement:
-    """Return places for `bundles` times `ranks_per_bundle` ranks, in the group that there is.
+    """Return slots for `bundles` times `ranks_per_bundle` ranks, in the current group.
 
-    Where there is none, or `use_current` is false, a group is made by `strategy`; the cluster has
-    so many seconds to make room.
+    If there is none, or `use_current` is false, a group is created with `strategy`; the cluster has
+    `seconds` to provide the resources.
 
-    Raises RayError where there are fewer places.
+    Raises RayError if there are fewer slots.
     """
     wanted = bundles * ranks_per_bundle
     current = get_current_placement_group() if use_current else None
@@ -88,12 +88,12 @@ def place_workers(
 
 
 def nodes() -> dict[str, dict[str, float]]:
-    """Return the resources of the nodes that are alive, by their ids."""
+    """Return the resources of the live nodes by id."""
     return {str(node["NodeID"]): dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
 
 
 def describe_cluster(shape: Shape) -> str:
-    """Return what the cluster's nodes have, for an error."""
+    """Return a description of the nodes' resources, for an error."""
     found = nodes()
     total = sum(shape.fits(resources) for resources in found.values())
     listing = ", ".join(
@@ -104,9 +104,9 @@ def describe_cluster(shape: Shape) -> str:
 
 
 def _slots(group: Any, shape: Shape, ranks_per_bundle: int | None) -> list[Slot]:
-    """Return the slots of a group that is ready; bundles of a node are together."""
+    """Return the slots of a group that is ready; bundles of a node are consecutive."""
     deadline = time.monotonic() + 10.0
-    while True:  # the table may be a moment late
+    while True:  # the table may be updated late
         table = placement_group_table(group)
         nodes_of = {int(one): node for one, node in table["bundles_to_node_id"].items()}
         if all(nodes_of.values()) or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What a job on Ray is asked for: how many ranks, and what each takes of the cluster."""
+"""Settings of a job on Ray: the number of ranks, and the resources of each."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 
 class RayError(RuntimeError):
-    """The cluster can't run this job; the message is for the user."""
+    """The cluster can't run this job. The message is for the user."""
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """What RayExecutor.create_settings() returns."""
+    """The result of RayExecutor.create_settings()."""
 
-    timeout_s: float = 30.0  # for the ranks to meet
-    placement_group_timeout_s: float = 100.0  # for the cluster to have room
+    timeout_s: float = 30.0  # for the ranks to connect
+    placement_group_timeout_s: float = 100.0  # for the cluster to provide resources
     nics: Sequence[str] = ()  # network interfaces of the ranks' traffic
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What one rank takes."""
+    """The resources of one rank."""
 
     cpus: float = 1
     gpus: float = 0
 
     def bundle(self, ranks: int = 1) -> dict[str, float]:
-        """Return what so many ranks take, as Ray names it."""
+        """Return the resources of `ranks` ranks, with Ray's names."""
         resources = {"CPU": self.cpus * ranks, "GPU": self.gpus * ranks}
         return {name: amount for name, amount in resources.items() if amount > 0}
 
     def fits(self, resources: Mapping[str, float]) -> int:
-        """Return how many ranks a node with these resources takes."""
+        """Return the number of ranks that fit on a node with these resources."""
         counts = [int(resources.get(name, 0) // amount) for name, amount in self.bundle().items()]
         return min(counts, default=0)
 
@@ -42,7 +42,7 @@ class Shape:
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
-    """Return an argument that is a number of ranks or hosts; ValueError naming it if it is none."""
+    """Return a valid number of ranks or hosts; raise ValueError, which names the argument."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name}: expected a number of at least {least}, not {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""A job on Ray whose ranks stay the same: one actor each, in a placement group."""
+"""A job on Ray with fixed ranks: one actor each, in a placement group."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from horoscale.ray.settings import RayError, RaySettings, Shape
 from horoscale.ray.worker import Seat, Worker
 from horoscale.runner.outcome import Outcome
 
-# After the first failure the others may raise and report it themselves for so long.
-SURVIVORS_S = 5.0  # Ray takes a moment to tell of an actor that died
+# Time for the other ranks to raise and report errors themselves after the first failure.
+SURVIVORS_S = 5.0  # Ray takes a moment to report the death of an actor
 _CALLER = "horoscale.ray"
 
 
@@ -33,7 +33,7 @@ class StaticJob:
         settings: RaySettings,
         env: Mapping[str, str],
     ) -> None:
-        """Take what begin() starts the ranks with; nothing is started yet."""
+        """Store the parameters for begin(). Starts nothing."""
         self._placement = placement
         self._shape = shape
         self._settings = settings
@@ -43,7 +43,7 @@ class StaticJob:
         self._lost: str | None = None
 
     def begin(self) -> None:
-        """Start an actor for each slot, as a rank. Raises RayError where one can't start."""
+        """Start an actor for each slot, as a rank. Raises RayError if one can't start."""
         settings = self._settings
         self._start_actors()
         seconds = settings.placement_group_timeout_s + settings.timeout_s
@@ -80,10 +80,10 @@ class StaticJob:
         return len(self._workers)
 
     def call(self, method: str, task: bytes) -> list[Any]:
-        """Have all ranks call a task by a method of Worker; return what they gave, by rank.
+        """Call a task on all ranks by a method of Worker; return the results by rank.
 
-        Raises the exception of the first rank that raised, caused by a RankError; RayError where an
-        actor died, which ends the job.
+        Raises the exception of the first rank that raised, caused by a RankError, and RayError if
+        an actor died, which ends the job.
         """
         if self._lost is not None:
             raise RayError(f"{self._lost}; shutdown() and start() begin anew")
@@ -108,19 +108,19 @@ class StaticJob:
         return values(outcomes, len(self._workers), _CALLER)
 
     def references(self, task: bytes) -> list[Any]:
-        """Have all ranks call a task; return references to their values."""
+        """Call a task on all ranks; return references to the results."""
         shared = ray.put(task)
         return [self._workers[rank].value.remote(shared) for rank in range(len(self))]
 
     def one(self, rank: int, method: str, task: bytes) -> Any:
-        """Have one rank call a task; return what it gave."""
+        """Call a task on one rank; return its result."""
         outcome = pickle.loads(ray.get(getattr(self._workers[rank], method).remote(task)))
         if outcome.failed:
             values({rank: outcome}, 0, _CALLER)
         return pickle.loads(outcome.pickled)
 
     def end(self) -> None:
-        """End the actors and give their places back."""
+        """End the actors and release their resources."""
         for worker in self._workers.values():
             with contextlib.suppress(RaysError):
                 ray.kill(worker)
@@ -147,13 +147,13 @@ class StaticJob:
     ) -> None:
         try:
             outcomes[rank] = pickle.loads(ray.get(reference))
-        except RaysError as error:  # a rank's own exception is an outcome
+        except RaysError as error:  # a rank's own exception would be an outcome
             dead[rank] = " ".join(str(error).split())[:500]
 
     def _raise_lost(
         self, dead: Mapping[int, str], outcomes: Mapping[int, Outcome], stuck: Sequence[int]
     ) -> None:
-        """Raise what a rank that died, or one that does not end, means for the job."""
+        """Raise the error for a rank that died, or one that does not end."""
         failures = {rank: one for rank, one in outcomes.items() if one.failed}
         names = ", ".join(map(str, dead or stuck))
         what = f"rank {names} died" if dead else f"rank {names} did not end after others failed"
@@ -166,16 +166,16 @@ class StaticJob:
 
 
 def _devices(node: str, seats: Sequence[Seat]) -> dict[str, str]:
-    """Return what lets a rank see all GPUs of the job on its node, numbered by hvd.local_rank().
+    """Return the variables that show a rank all GPUs of the job on its node, by hvd.local_rank().
 
-    Ray gives each actor its own alone, which would be number 0 in all of them.
+    Ray shows each actor only its own, which would be number 0 in all of them.
     """
     ids = [gpu for seat in seats if seat.node == node for gpu in seat.gpus]
     return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(ids))} if ids else {}
 
 
 def start_failure(error: Exception) -> str:
-    """Return what the user can do about an actor that did not start."""
+    """Return advice for the user about an actor that did not start."""
     text = str(error)
     if "No module named 'horoscale" in text:
         return (

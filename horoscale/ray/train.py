@@ -5,7 +5,7 @@
     trainer = HoroscaleTrainer(train, scaling_config=ray.train.ScalingConfig(num_workers=4))
     result = trainer.fit()
 
-The function calls hvd.init(), and reports metrics and checkpoints as Ray Train's functions do.
+The function calls hvd.init(), and reports metrics and checkpoints like any function of Ray Train.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from horoscale.engines.tasks import place_tasks, variables
 from horoscale.ray.worker import serve_store
 from horoscale.runner.rendezvous import Rendezvous
 
-# Ray Train has two versions of its trainers, of which a variable chooses one.
+# Ray Train has two versions of its trainers; an environment variable selects one.
 try:
     from ray.train.v2._internal.constants import is_v2_enabled
 
@@ -40,8 +40,8 @@ class HoroscaleConfig(BackendConfig):  # type: ignore[misc]  # Ray has no types
     """Makes Ray Train's workers the ranks of a job.
 
     Args:
-        timeout_s: seconds for the ranks to meet.
-        env: further variables of the ranks, such as HOROSCALE_TIMELINE.
+        timeout_s: seconds for the ranks to connect.
+        env: further environment variables of the ranks, such as HOROSCALE_TIMELINE.
     """
 
     timeout_s: float = 30.0
@@ -49,7 +49,7 @@ class HoroscaleConfig(BackendConfig):  # type: ignore[misc]  # Ray has no types
 
     @property
     def backend_cls(self) -> type[_HoroscaleBackend]:
-        """What Ray Train starts and ends the job with."""
+        """The class with which Ray Train starts and ends the job."""
         return _HoroscaleBackend
 
 
@@ -57,9 +57,9 @@ class HoroscaleTrainer(DataParallelTrainer):  # type: ignore[misc]
     """Ray's DataParallelTrainer with a HoroscaleConfig as its backend_config.
 
     Args:
-        train_loop_per_worker: what each worker calls; it calls hvd.init().
-        horoscale_config: settings of the job; the defaults if None.
-        arguments: what DataParallelTrainer takes besides, such as scaling_config and datasets.
+        train_loop_per_worker: the function that each worker calls; it calls hvd.init().
+        horoscale_config: settings of the job. None: the defaults.
+        arguments: other arguments of DataParallelTrainer, such as scaling_config and datasets.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class _HoroscaleBackend(Backend):  # type: ignore[misc]
     share_cuda_visible_devices = True  # hvd.local_rank() is the number of a rank's GPU
 
     def on_start(self, worker_group: Any, backend_config: HoroscaleConfig) -> None:
-        """Tell the workers, of which number i has world rank i, which ranks they are."""
+        """Set the workers' ranks: worker i has world rank i."""
         nodes = worker_group.execute(_node)
         places = place_tasks(nodes)
         rendezvous, secret = worker_group.execute_single(0, _serve, dict(backend_config.env))
@@ -98,11 +98,11 @@ class _HoroscaleBackend(Backend):  # type: ignore[misc]
         )
 
     def on_shutdown(self, worker_group: Any, backend_config: HoroscaleConfig) -> None:
-        """Have the workers leave the job."""
+        """Make the workers leave the job."""
         worker_group.execute(_leave)
 
 
-_rendezvous: list[Rendezvous] = []  # in the worker that serves the job's store, until its end
+_rendezvous: list[Rendezvous] = []  # in the worker that serves the job's store, until it ends
 
 
 def _node() -> str:

@@ -1,4 +1,4 @@
-"""Worker: one rank, as an actor of Ray's."""
+"""Worker: one rank, as a Ray actor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horoscale.runner.rendezvous import Rendezvous
 
 @dataclass(frozen=True)
 class Seat:
-    """Where an actor is, and which GPUs Ray has given it."""
+    """The location of an actor, and the GPUs that Ray has assigned to it."""
 
     node: str
     address: str
@@ -24,7 +24,7 @@ class Seat:
 
 
 class Worker:
-    """The actor. What it prints reaches the driver behind its rank."""
+    """The actor. The driver prints its output after its rank."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -32,11 +32,11 @@ class Worker:
         self._executable: Any = None
 
     def __repr__(self) -> str:
-        """Ray puts this before the lines that the actor prints."""
+        """Return the prefix that Ray prints before the actor's lines."""
         return f"rank {self._rank}"
 
     def seat(self) -> Seat:
-        """Tell where this is."""
+        """Return the location of this actor."""
         context = ray.get_runtime_context()
         gpus = tuple(map(str, context.get_accelerator_ids().get("GPU", [])))
         return Seat(context.get_node_id(), ray.util.get_node_ip_address(), gpus)
@@ -54,22 +54,22 @@ class Worker:
         os.environ.update(variables)
 
     def create(self, task: bytes) -> bytes:
-        """Call a pickled task that makes the object for execute(); return None's outcome."""
+        """Call a pickled task that creates the object for execute(); return an outcome of None."""
         return perform_rank(task, (self._keep,))
 
     def _keep(self, made: Any) -> None:
         self._executable = made
 
     def perform(self, task: bytes) -> bytes:
-        """Call a pickled task as this rank; return its outcome, pickled."""
+        """Call a pickled task on this rank; return its outcome, pickled."""
         return perform_rank(task)
 
     def execute(self, task: bytes) -> bytes:
-        """Call a pickled task with the object that create() has made."""
+        """Call a pickled task with the object from create()."""
         return perform_rank(task, (self._executable,))
 
     def value(self, task: bytes) -> Any:
-        """Call a pickled task and return its value, or raise what it raised: for run_remote()."""
+        """Call a pickled task and return its value, or raise its exception, for run_remote()."""
         from horoscale.common import job
         from horoscale.runner.task import call
 

@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: the supervisor must start fast and needs little of this.
+    # Imported lazily: the supervisor must start fast and needs little of this.
     if name == "run":
         from horoscale.runner.api import run
 

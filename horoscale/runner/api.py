@@ -208,7 +208,7 @@ class _Relay:
             self._selector.register(pipe, selectors.EVENT_READ, (decoder, name))
 
     def run(self) -> None:
-        """Blocks until the launcher has closed both; may be interrupted and called again."""
+        """Block until the launcher has closed both. May be interrupted and called again."""
         while self._selector.get_map():
             for key, _ in self._selector.select(None if self._cell is None else self._cell.timeout):
                 decoder, name = key.data

@@ -26,7 +26,7 @@ class Assembly:
         on_ready: Callable[[str], None],
         on_failure: Callable[[str], None],
     ) -> None:
-        """`addresses` are the launcher's; a single one is taken without a probe."""
+        """`addresses` are the launcher's. A single one is used without a probe."""
         self._hosts = hosts
         self._addresses = addresses
         self._selector = selector
@@ -39,16 +39,16 @@ class Assembly:
         self._fleet: Fleet | None = None
         self._done = False
         self._timeout_s = 0.0
-        self.deadline: float | None = None  # for the probe; the fleet has those for the hosts
+        self.deadline: float | None = None  # for the probe; Fleet has those for the hosts
 
     def begin(self, fleet: Fleet, timeout_s: float) -> None:
-        """Starts the supervisors, which have `timeout_s`, and then for the probe as much again."""
+        """Start the supervisors. They have `timeout_s`, and the probe then as much again."""
         self._fleet = fleet
         self._timeout_s = timeout_s
         fleet.adopt(self._hosts, timeout_s)
 
     def on_frame(self, header: Header) -> None:
-        """Takes hello, lost and reached."""
+        """Handle hello, lost and reached."""
         if self._done:
             return
         kind, host = header["kind"], header["host"]
@@ -71,7 +71,7 @@ class Assembly:
             self._find_address()
 
     def check_deadline(self, now: float) -> None:
-        """Gives up when hosts have not reached the launcher."""
+        """Fail if hosts have not reached the launcher in time."""
         if self.deadline is None or now < self.deadline:
             return
         best = max(self._reached.values(), key=len)
@@ -83,7 +83,7 @@ class Assembly:
         )
 
     def close(self) -> None:
-        """Ends it, if it hasn't."""
+        """End it, unless it has ended."""
         self._done = True
         self.deadline = None
         if self._beacon is not None:

@@ -33,9 +33,9 @@ def isolated_command(module: str) -> list[str]:
 
 
 def private_path(path: list[str], directory: str) -> list[str]:
-    """The module search path of such a process: `directory`, the working directory, comes last.
+    """Return the module search path of such a process, with `directory`, the current one, last.
 
-    What the interpreter puts first for a program, the folder of this file, is left out.
+    The folder of this file, which the interpreter prepends for a program, is omitted.
     """
     private, last = [], []
     for entry in path:

@@ -15,10 +15,10 @@ _READ_BYTES = 1 << 16
 
 
 class Channel:
-    """Frames in and out through a selector: call read() and write() when it says so.
+    """Sends and receives frames with a selector, which says when to call read() and write().
 
-    The selector's data for both descriptors is `key`. Closing is final; sending then does nothing,
-    because whoever meets the end of the channel has to clean up and not to fail again.
+    The selector's data for both descriptors is `key`. Closing is final. send() then does nothing,
+    because the code that detects the end of the channel must clean up without further errors.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Channel:
 
     @property
     def readable(self) -> bool:
-        """Whether the other side has not closed it, nor this one."""
+        """Whether it can still receive: neither side has closed it."""
         return self._inbound is not None
 
     @property
     def writable(self) -> bool:
-        """Whether what is sent still has somewhere to go."""
+        """Whether it can still send."""
         return self._outbound is not None
 
     def send(self, header: Header, payload: bytes = b"") -> None:
-        """Queues a frame and sends what the other side takes now."""
+        """Queue a frame, and send as much as the peer accepts now."""
         if self._outbound is None:
             return
         frame = encode(header, payload)
@@ -65,7 +65,7 @@ class Channel:
             self.write()
 
     def write(self) -> None:
-        """Sends as much of the queue as the other side takes."""
+        """Send as much of the queue as the peer accepts."""
         while self._queue and self._outbound is not None:
             try:
                 sent = os.write(self._outbound, self._queue[0])
@@ -82,7 +82,7 @@ class Channel:
         self._watch_outbound(bool(self._queue))
 
     def read(self) -> Iterator[tuple[Header, bytes]] | None:
-        """The frames that have come; None at the end of the channel."""
+        """Return the received frames; None at the end of the channel."""
         if self._inbound is None:
             return None
         try:
@@ -97,7 +97,7 @@ class Channel:
         return self._decoder.feed(data)
 
     def set_reading(self, wanted: bool) -> None:
-        """Stops or resumes reading: the way to slow the other side down."""
+        """Stop or resume reading, to slow the peer down."""
         if self._inbound is None or wanted == self._reading:
             return
         self._reading = wanted
@@ -107,14 +107,14 @@ class Channel:
             self._selector.unregister(self._inbound)
 
     def close_inbound(self) -> None:
-        """Receives no more."""
+        """Stop receiving."""
         if self._inbound is not None:
             self.set_reading(False)
             os.close(self._inbound)
             self._inbound = None
 
     def close_outbound(self) -> None:
-        """Sends no more, and forgets what is queued."""
+        """Stop sending, and drop the queue."""
         if self._outbound is not None:
             self._watch_outbound(False)
             with contextlib.suppress(OSError):

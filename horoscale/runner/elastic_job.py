@@ -67,13 +67,13 @@ class ElasticJob(Job):
         self._news: deque[Callable[[], None]] = deque()  # from the discovery thread
         self._finish: Finish | None = None
         self._control: ControlServer | None = None
-        self._seen = -1  # the driver's revision that the status page has
+        self._seen = -1  # driver revision that was reported to the status page
         self._tell_at = 0.0  # earliest time of the next report
 
     # ------------------------------------------------------------------ beginning
 
     def _open_outputs(self) -> None:
-        """Outputs are opened with the processes."""
+        """Do nothing: outputs are opened when processes start."""
 
     def _begin(self) -> None:
         try:
@@ -100,7 +100,7 @@ class ElasticJob(Job):
                 self._on_hosts,
                 lambda text: self._post(lambda: self._on_discovery_error(text)),
             )
-            self._driver.check_deadlines(time.monotonic())  # --elastic-timeout begins
+            self._driver.check_deadlines(time.monotonic())  # starts --elastic-timeout
 
     def _over(self) -> bool:
         if self._finish is None and self._interrupted is None and not self._stopped:
@@ -108,7 +108,7 @@ class ElasticJob(Job):
         return self._fleet.ended
 
     def _post(self, news: Callable[[], None]) -> None:
-        """Call something from the loop, on behalf of another thread."""
+        """Call a function from the event loop, on behalf of another thread."""
         self._news.append(news)
         with contextlib.suppress(BlockingIOError):
             os.write(self._news_sender, b".")
@@ -119,7 +119,7 @@ class ElasticJob(Job):
             self._news.popleft()()
 
     def _on_hosts(self, hosts: Hosts) -> None:
-        """Handle hosts from discovery. The lookup of their names may take a while."""
+        """Handle hosts from discovery. Looking up their names may take a while."""
         commands = {name: self._elastic.command_of(name) for name, _ in hosts}
 
         def take() -> None:
@@ -150,10 +150,10 @@ class ElasticJob(Job):
         if self._fleet.leads_to(host.index):
             self._fleet.send(order)
 
-    # ------------------------------------------------------------------ what the driver wants
+    # ------------------------------------------------------------------ the driver's requests
 
     def start(self, order: Start) -> None:
-        """Starts a process, when its host has a supervisor."""
+        """Start a process as soon as its host has a supervisor."""
         if self._stopped:
             return
         host = self._known.get(order.host)
@@ -164,7 +164,7 @@ class ElasticJob(Job):
             host.waiting.append(order)
             spec = HostSpec(host.index, host.name, host.command)
             self._hosts.append(spec)
-            # Not now: the driver, which is running, must not be notified of a failure.
+            # Deferred: the driver, which is running, must not be notified of a failure now.
             self._post(lambda: self._adopt(host, spec))
         elif host.address is None:
             host.waiting.append(order)
@@ -176,7 +176,7 @@ class ElasticJob(Job):
             self._fleet.adopt([spec], self._spec.start_timeout_s)
 
     def stop(self, process: int, grace_s: float) -> None:
-        """Ends a process."""
+        """End a process."""
         host = self._places.get(process)
         if host is not None:
             order = {"kind": "end", "to": host.index, "rank": process, "grace": grace_s}
@@ -188,7 +188,7 @@ class ElasticJob(Job):
                 self._post(lambda: self._ended(process, -9, "was not started"))
 
     def send(self, process: int, line: bytes) -> None:
-        """Sends a line to a process."""
+        """Send a line to a process."""
         if (host := self._places.get(process)) is not None:
             self._fleet.send({"kind": "tell", "to": host.index, "rank": process}, line)
 
@@ -213,11 +213,11 @@ class ElasticJob(Job):
             self._store = None  # the next one gets another connection
 
     def say(self, text: str) -> None:
-        """Tells the user."""
+        """Print a message to the user."""
         self._say(text)
 
     def finish(self, status: int, why: str) -> None:
-        """Ends the job."""
+        """End the job."""
         self._finish = Finish(status, why)
         if not self._stopped:
             self._stop(signal.SIGTERM, self._spec.grace_s)
@@ -431,7 +431,7 @@ class ElasticJob(Job):
             self._on_result(rank, piece)
 
     def _on_request(self, request: dict[str, object]) -> dict[str, object]:
-        """Answers `horoscalerun --status` and `--drain`."""
+        """Answer `horoscalerun --status` and `--drain`."""
         if request.get("kind") == "status":
             return self._driver.status(time.monotonic())
         host = request.get("host")
@@ -488,7 +488,7 @@ class ElasticJob(Job):
         self._tell_at = ended + _TELLING_PAUSE * (ended - began)
 
     def _hears_hosts(self) -> bool:
-        """Whether hosts' answers are read: not while the ranks' output is blocked."""
+        """Return whether hosts' answers are read: not while the ranks' output is blocked."""
         return not self._console.full or self._discarding
 
     def _check_silence(self, now: float) -> None:

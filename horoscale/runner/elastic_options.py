@@ -13,11 +13,11 @@ from horoscale.runner.environment import read_by_ranks
 from horoscale.runner.hosts import Host
 from horoscale.runner.status import show_status
 
-if TYPE_CHECKING:  # other jobs do not import it
+if TYPE_CHECKING:  # not imported for other jobs
     from horoscale.driver import BanPolicy, Rules
 
 UNLIMITED = 1 << 20
-_MAX_PID = 1 << 22  # Linux has no larger one
+_MAX_PID = 1 << 22  # Linux's maximum
 
 # Attribute and name of the flags that make a job elastic.
 _ELASTIC = (
@@ -33,7 +33,7 @@ _ELASTIC = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of elastic jobs, and those that ask one."""
+    """Add the flags of elastic jobs, and those that query one."""
     group = parser.add_argument_group("elastic jobs, whose ranks come and go")
     add = group.add_argument
     add(
@@ -102,7 +102,7 @@ def wanted(arguments: argparse.Namespace) -> str | None:
 
 
 def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
-    """Return the rules of the job. Raises UsageError naming the flag that is wrong."""
+    """Return the rules of the job. Raises UsageError, which names the invalid flag."""
     from horoscale.driver import Rules
 
     min_np = _count("--min-np", arguments.min_num_proc)
@@ -132,7 +132,7 @@ def parse_rules(arguments: argparse.Namespace, grace_s: float) -> Rules:
 def parse_hosts(
     arguments: argparse.Namespace, rules: Rules, given: Sequence[Host], own_name: str
 ) -> tuple[tuple[tuple[str, int], ...] | None, int | None]:
-    """Return the fixed hosts, or None where the script says, and the slots of others.
+    """Return the fixed hosts, or None if a script discovers them, and the slots of others.
 
     Raises UsageError if fixed hosts can never be enough.
     """
@@ -154,7 +154,7 @@ def parse_hosts(
 
 
 def check_checkpoints(job_environment: Mapping[str, str]) -> None:
-    """Raise UsageError if there is an interval for checkpoints, but no folder."""
+    """Raise UsageError if an interval for checkpoints is given, but no folder."""
     every = read_by_ranks(job_environment, "CHECKPOINT_EVERY")
     if every and not read_by_ranks(job_environment, "CHECKPOINT_DIR"):
         raise usage.UsageError("--checkpoint-every needs --checkpoint-dir DIR")
@@ -195,11 +195,11 @@ def _count(flag: str, text: str | None, least: int = 1, most: int = UNLIMITED) -
     return int(text)
 
 
-# ------------------------------------------------------------------ asking a job
+# ------------------------------------------------------------------ querying a job
 
 
 def ask(arguments: argparse.Namespace, show: Callable[[str], object]) -> None:
-    """Do what --status or --drain asks for. Raises control.ControlError."""
+    """Execute --status or --drain. Raises control.ControlError."""
     job = _count("--job", arguments.job, most=_MAX_PID)
     if arguments.drain is not None:
         control.ask({"kind": "drain", "host": arguments.drain}, job)

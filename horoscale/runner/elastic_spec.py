@@ -1,4 +1,4 @@
-"""What an elastic job is given, and what it knows of each host."""
+"""The specification of an elastic job, and its state of each host."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from horoscale.driver.discovery import Hosts
 
 @dataclass(frozen=True)
 class ElasticSpec:
-    """What makes a job elastic."""
+    """The additional specification of an elastic job."""
 
     rules: Rules
-    hosts: Hosts | None  # None: the script says
+    hosts: Hosts | None  # None: a script discovers them
     script: str | None
     slots_per_host: int | None
-    command_of: Callable[[str], Sequence[str]]  # what starts a supervisor on a host; may block
-    network_timeout_s: float  # for a host without a sign of life
+    command_of: Callable[[str], Sequence[str]]  # command of a host's supervisor; may block
+    network_timeout_s: float  # for an unresponsive host
 
 
 @dataclass
 class ElasticHost:
-    """A host with a supervisor, or one that is being started."""
+    """A host whose supervisor is running or starting."""
 
     index: int
     name: str
     command: Sequence[str]
-    address: str | None = None  # of the store, as this host reaches it
+    address: str | None = None  # address at which this host reaches the store
     waiting: list[Start] = field(default_factory=list)
     reach_by: float | None = None
     running: set[int] = field(default_factory=set)

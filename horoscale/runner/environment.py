@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from horoscale.runner.hosts import Place
 
-# What describes a rank of the job that the launcher itself may be part of.
+# Variables of a rank of an outer job, which the launcher itself may be part of.
 _NOT_INHERITED = ("SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD", "STATUS_LINK", "STATUS_TOKEN")
 _OF_A_JOB = {f"{package}_{name}" for package in ("HOROSCALE", "HOROVOD") for name in _NOT_INHERITED}
 
-# Variables of the launcher's environment that other hosts get, besides those that -x names.
+# Variables of the launcher's environment that other hosts get, in addition to those from -x.
 _FORWARDED = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "LANG", "TZ"}
 _FORWARDED_PREFIXES = (
     *("HOROSCALE_", "HOROVOD_", "PYTHON", "CONDA_", "LC_"),
@@ -44,7 +44,7 @@ def exported(flags: Iterable[str], inherited: Mapping[str, str]) -> dict[str, st
 
 
 def forwarded(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The part of the launcher's environment that ranks on other hosts get as well."""
+    """Return the part of the launcher's environment that ranks on other hosts get, too."""
     return {
         name: value
         for name, value in inherited.items()
@@ -53,7 +53,7 @@ def forwarded(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def withheld(inherited: Mapping[str, str], exports: Collection[str]) -> list[str]:
-    """The variables that only their names keep from being forwarded, and that no -x passes on."""
+    """Return the variables that are not forwarded because of their names, nor passed by -x."""
     return sorted(
         name
         for name in inherited
@@ -63,7 +63,7 @@ def withheld(inherited: Mapping[str, str], exports: Collection[str]) -> list[str
 
 
 def looks_like_credential(name: str) -> bool:
-    """Whether a variable stays on this host for its name, unless the user wants otherwise."""
+    """Return whether a variable is not forwarded, unless requested, because of its name."""
     return _CREDENTIAL.search(name) is not None
 
 
@@ -76,7 +76,7 @@ def job_environment(
     variables: Mapping[str, str],
     exports: Mapping[str, str],
 ) -> dict[str, str]:
-    """What all ranks are given by the launcher: what is forwarded, the flags, and -x."""
+    """Return the variables that the launcher gives all ranks: forwarded, from flags, and -x."""
     environment = _without_job(forwarded(inherited))
     environment.update({f"HOROSCALE_{name}": value for name, value in variables.items()})
     environment.update(exports)
@@ -84,7 +84,7 @@ def job_environment(
 
 
 def rendezvous_environment(rendezvous: str, secret: str) -> dict[str, str]:
-    """The way to the job's store."""
+    """Return the variables that identify the job's store."""
     return {
         "HOROSCALE_RENDEZVOUS": rendezvous,
         "HOROSCALE_RENDEZVOUS_SERVED": "1",  # by the launcher, not by rank 0
@@ -93,23 +93,23 @@ def rendezvous_environment(rendezvous: str, secret: str) -> dict[str, str]:
 
 
 def for_ranks(own: Mapping[str, str], job: Mapping[str, str]) -> dict[str, str]:
-    """A host's environment with what the launcher gives."""
+    """Return a host's environment updated with the launcher's variables."""
     return {"PYTHONUNBUFFERED": "1", **_without_job(own), **job}
 
 
 def read_by_ranks(job: Mapping[str, str], name: str) -> str | None:
-    """A variable of ours, without its prefix, as the ranks will find it."""
+    """Return the value that ranks will read for one of our variables, named without prefix."""
     return job.get(f"HOROSCALE_{name}", job.get(f"HOROVOD_{name}"))
 
 
 def encrypts(job: Mapping[str, str]) -> bool:
-    """Whether the ranks encrypt what they say; what can't be read they refuse themselves."""
+    """Return whether the ranks encrypt their traffic. Ranks reject an invalid value themselves."""
     word = read_by_ranks(job, "ENCRYPT") or ""
     return word.strip().lower() in ("1", "true", "yes", "on")
 
 
 def rank_environment(place: Place) -> dict[str, str]:
-    """What tells a rank who it is, under our names and under Horovod's."""
+    """Return the variables that tell a rank its place, under our names and Horovod's."""
     values = {
         "RANK": place.rank,
         "SIZE": place.size,
@@ -128,7 +128,7 @@ def rank_environment(place: Place) -> dict[str, str]:
 
 
 def torch_environment(place: Place, master_address: str, master_port: int) -> dict[str, str]:
-    """What torchrun would tell a rank, for torch.distributed and what is built on it."""
+    """Return the variables that torchrun would set for a rank, for torch.distributed."""
     values = {
         "RANK": place.rank,
         "WORLD_SIZE": place.size,
@@ -141,7 +141,7 @@ def torch_environment(place: Place, master_address: str, master_port: int) -> di
 
 
 def with_path_first(environment: Mapping[str, str], name: str, directory: str) -> dict[str, str]:
-    """The environment with a directory put first on a search path such as PATH."""
+    """Return the environment with a directory prepended to a search path such as PATH."""
     rest = environment.get(name)
     return {**environment, name: f"{directory}{os.pathsep}{rest}" if rest else directory}
 

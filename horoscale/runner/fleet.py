@@ -1,4 +1,4 @@
-"""The tree of supervisors below a process: its own, and those that relays have started.
+"""The tree of supervisors below a process: its own, and those started by relays.
 
 A process starts at most FANOUT supervisors itself. If there are more hosts, it divides them into
 parts and starts the first host of each part, whose supervisor starts the rest of the part.
@@ -25,7 +25,7 @@ FANOUT = 32
 class Fleet:
     """Links to supervisors, and through them to those below.
 
-    `on_frame` gets every frame from them with `host`, the index of the host that it is about.
+    `on_frame` gets every frame from them with `host`, the index of the host that it concerns.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Fleet:
         self._selector = selector
         self._on_frame = on_frame
         self._links: list[HostLink] = []
-        self._below: dict[HostLink, Sequence[HostSpec]] = {}  # whom each link relays for
+        self._below: dict[HostLink, Sequence[HostSpec]] = {}  # hosts for which each link relays
         self._routes: dict[int, HostLink] = {}
         self._timeout_s = 0.0
         self._dismissed = False
 
     def adopt(self, hosts: Sequence[HostSpec], timeout_s: float) -> None:
-        """Starts supervisors on these hosts, which have `timeout_s` seconds to say hello."""
+        """Start supervisors on these hosts, which must say hello within `timeout_s` seconds."""
         self._timeout_s = timeout_s
         for part in divided(hosts, FANOUT):
             self._open(part[0], part[1:])
@@ -54,7 +54,7 @@ class Fleet:
 
     @property
     def deadline(self) -> float | None:
-        """When check_deadlines() has something to do."""
+        """The next time to call check_deadlines()."""
         known = [link.start_deadline for link in self._links if link.start_deadline is not None]
         return min(known, default=None)
 
@@ -64,7 +64,7 @@ class Fleet:
         return {link.pid: link for link in self._links}
 
     def send(self, header: Header, payload: bytes = b"") -> None:
-        """Sends an order to the host that its `to` names, or to all."""
+        """Send an order to the host named by its `to`, or to all hosts."""
         if "to" in header:
             self._routes[header["to"]].send(header, payload)
             return
@@ -72,32 +72,32 @@ class Fleet:
             link.send(header, payload)
 
     def send_task(self, task: bytes) -> None:
-        """Sends the function of horoscale.run() to all, in pieces."""
+        """Send the function of horoscale.run() to all hosts, in pieces."""
         for start in range(0, len(task), MAX_PAYLOAD_BYTES):
             self.send({"kind": "task"}, task[start : start + MAX_PAYLOAD_BYTES])
 
     def leads_to(self, host: int) -> bool:
-        """Whether a host is below this process."""
+        """Return whether a host is below this process."""
         return host in self._routes
 
     def give_up(self, host: int) -> None:
-        """Cuts the link that leads to a host, which does not answer."""
+        """Cut the link that leads to an unresponsive host."""
         self._routes[host].abandon()
 
     def check_deadlines(self, now: float) -> None:
-        """Gives up supervisors that have not said hello in time."""
+        """Give up supervisors that have not said hello in time."""
         for link in list(self._links):
             if link.start_deadline is not None and now >= link.start_deadline:
                 link.abandon()
                 self._lost(link, f"did not start within {self._timeout_s:g} s (--start-timeout)")
 
     def set_reading(self, wanted: bool) -> None:
-        """Stops or resumes reading, so that ranks that print faster than it is read wait."""
+        """Stop or resume reading, so that ranks block if their output is not consumed."""
         for link in self._links:
             link.set_reading(wanted)
 
     def dismiss(self) -> None:
-        """Has all supervisors end their hosts, as if this process had ended."""
+        """Make all supervisors end their hosts, as if this process had ended."""
         self._dismissed = True
         for link in self._links:
             if link.greeted:
@@ -106,7 +106,7 @@ class Fleet:
                 link.abandon()
 
     def abandon(self) -> list[str]:
-        """Cuts the links that are left; returns the names of their hosts."""
+        """Cut the remaining links; return the names of their hosts."""
         left = [link for link in self._links if not link.ended]
         for link in left:
             link.abandon()
@@ -172,7 +172,7 @@ class Fleet:
 
 
 def divided(hosts: Sequence[HostSpec], parts: int) -> list[Sequence[HostSpec]]:
-    """Cuts a list into at most `parts` pieces of nearly the same length, none of them empty."""
+    """Divide a list into at most `parts` non-empty pieces of nearly equal length."""
     count = min(parts, len(hosts))
     bounds = [len(hosts) * part // count for part in range(count + 1)] if count else []
     return [hosts[start:end] for start, end in itertools.pairwise(bounds)]

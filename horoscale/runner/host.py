@@ -1,4 +1,4 @@
-"""The link to the supervisor of one host: this machine's, or one behind a remote shell."""
+"""The link to the supervisor of one host: local, or behind a remote shell."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from horoscale.runner.channel import Channel
 from horoscale.runner.protocol import MAX_REPORT_BYTES, Header
 from horoscale.runner.text import printable
 
-# The ranks' grace, at most, where the launcher, a supervisor or the way between them is lost.
+# The ranks' maximum grace if the launcher, a supervisor or the link between them is lost.
 LOST_GRACE_S = 2.0
 
-_NOTE_BYTES = 4096  # of what was written to standard error before the supervisor said hello
+_NOTE_BYTES = 4096  # kept of standard error output before the supervisor's hello
 _READ_BYTES = 1 << 16
 _ERROR_READS = 16
 _LEAVE_S = 2.0  # for a remote shell to end after its supervisor
@@ -26,14 +26,14 @@ _LEAVE_S = 2.0  # for a remote shell to end after its supervisor
 
 @dataclass(frozen=True)
 class HostSpec:
-    """A host of a job: its place in the job's list, and what starts a supervisor there."""
+    """A host of a job: its index, and the command that starts a supervisor there."""
 
     index: int
     name: str
     command: Sequence[str]
 
     def header(self) -> dict[str, Any]:
-        """This as a part of a frame's header."""
+        """Return it as a part of a frame's header."""
         return {"index": self.index, "name": self.name, "command": list(self.command)}
 
 
@@ -47,19 +47,19 @@ class HostLink:
         on_event: Callable[[HostLink], None],
         start_timeout_s: float,
     ) -> None:
-        """Start it; `on_event` is called when there is something to receive()."""
+        """Start it. `on_event` is called when receive() has something to return."""
         self.host = host
         self.ended = False
-        self.status = 0  # of the supervisor, as subprocess
+        self.status = 0  # of the supervisor, as in subprocess
         self.greeted = False
-        self.errors = b""  # the end of what came on standard error and was not taken
+        self.errors = b""  # unread end of standard error
         self._selector = selector
         self._process = subprocess.Popen(
             list(host.command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is the launcher's business
+            start_new_session=True,  # only the launcher handles a terminal's Ctrl-C
         )
         self._channel = Channel(
             _taken(self._process.stdout),
@@ -83,15 +83,15 @@ class HostLink:
 
     @property
     def start_deadline(self) -> float | None:
-        """When the supervisor should have said hello; None if it has, or has ended."""
+        """The deadline for the supervisor's hello; None after it, or if it has ended."""
         return None if self.greeted or self.ended else self._start_deadline
 
     def send(self, header: Header, payload: bytes = b"") -> None:
-        """Sends an order; nothing happens if the supervisor has ended."""
+        """Send an order. Does nothing if the supervisor has ended."""
         self._channel.send(header, payload)
 
     def receive(self) -> Iterator[tuple[Header, bytes]]:
-        """What the supervisor has sent; `ended` is true after its end."""
+        """Yield received frames. `ended` is true after the supervisor's end."""
         self._read_errors()
         self._channel.write()
         frames = self._channel.read()
@@ -101,31 +101,31 @@ class HostLink:
         self._end()
 
     def take_errors(self) -> list[str]:
-        """The complete lines that came on standard error since the last call, printable."""
+        """Return the new complete lines on standard error, made printable."""
         end = len(self.errors) if self.ended else self.errors.rfind(b"\n") + 1
         lines, self.errors = self.errors[:end], self.errors[end:]
         return [printable(line) for line in lines.decode(errors="backslashreplace").splitlines()]
 
     def set_reading(self, wanted: bool) -> None:
-        """Stops or resumes reading, so that ranks that print faster than it is read wait."""
+        """Stop or resume reading, so that ranks block if their output is not consumed."""
         self._channel.set_reading(wanted)
         self._watch_stderr(wanted)
 
     def dismiss(self) -> None:
-        """Ends what the supervisor hears: it takes that for the end of whoever started it."""
+        """Close the supervisor's input, so that it ends as if its parent had ended."""
         self._channel.close_outbound()
 
     def abandon(self) -> None:
-        """Kills a supervisor that can't be worked with, or the way to it, which then ends it."""
+        """Kill an unusable supervisor, or the remote shell, whose end makes it end."""
         self._process.send_signal(signal.SIGKILL)
         self._end()
 
     def reaped(self, status: int) -> None:
-        """Somebody else has waited for the process."""
+        """Handle that other code has waited for the process."""
         self._process.returncode = status
 
     def _read_errors(self) -> None:
-        for _ in range(_ERROR_READS):  # a host that writes more gets its turn again
+        for _ in range(_ERROR_READS):  # limited, so that other hosts get their turn
             if self._stderr is None:
                 return
             try:
@@ -167,7 +167,7 @@ class HostLink:
 
 
 def _taken(stream: IO[bytes] | None) -> int:
-    """The descriptor of a stream, which is closed: its owner is the caller now."""
+    """Return the descriptor of a stream after closing the stream object; the caller owns it."""
     assert stream is not None
     descriptor = os.dup(stream.fileno())
     stream.close()

@@ -1,8 +1,8 @@
-"""What the ranks of one host report to whoever watches the job: put together, once a second.
+"""Combines the status reports of one host's ranks, once a second.
 
-The supervisor takes lines from its ranks at any time and sends the launcher one frame a second,
-which has what has changed since the one before. While the launcher does not keep up, nothing is
-sent, and changes are put together further: what is kept is bounded by the number of ranks.
+The supervisor accepts lines from its ranks at any time and sends the launcher one frame a second
+with what has changed. If the launcher does not keep up, nothing is sent, and changes are combined
+further. The number of ranks thus bounds the memory.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_LINE_BYTES = 32 << 10  # of a rank
-MAX_REPORT_BYTES = 256 << 10  # of one frame
+MAX_REPORT_BYTES = 256 << 10  # of a frame
 _INTERVAL_S = 1.0
-_MOST_NAMES = 64  # of values of a rank, in one report
-_MOST_NOTES = 16  # the same of notes
+_MOST_NAMES = 64  # values of a rank in a report
+_MOST_NOTES = 16  # notes of a rank in a report
 
 
 class HostReports:
-    """Puts the reports of ranks together. `send` gets the payload of each frame."""
+    """Combines the reports of ranks. `send` gets the payload of each frame."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -28,11 +28,11 @@ class HostReports:
 
     @property
     def deadline(self) -> float | None:
-        """When check() has something to send."""
+        """The next time to call check()."""
         return self._due_at if self._changed else None
 
     def take(self, process: int, line: bytes) -> None:
-        """Takes a line of a rank's; what no rank says is left out."""
+        """Add a rank's line; ignore an invalid one."""
         values = parsed(line) if len(line) <= MAX_LINE_BYTES else None
         if not isinstance(values, dict):
             return
@@ -45,20 +45,20 @@ class HostReports:
             known["notes"] = notes
 
     def check(self, now: float, is_behind: bool) -> None:
-        """Sends what has changed, if a second has passed and the launcher keeps up."""
+        """Send the changes if a second has passed and the launcher keeps up."""
         if self._changed and now >= self._due_at:
             self._due_at = now + _INTERVAL_S
             if not is_behind:
                 self.flush()
 
     def flush(self) -> None:
-        """Sends what has changed."""
+        """Send the changes."""
         changed, self._changed = self._changed, {}
         part: dict[int, dict[str, Any]] = {}
         size = 0
         for process, values in changed.items():
             more = _size(values)
-            if more > MAX_REPORT_BYTES:  # no rank says so much
+            if more > MAX_REPORT_BYTES:  # valid ranks never send that much
                 continue
             if part and size + more > MAX_REPORT_BYTES:
                 self._send(_encoded(part))
@@ -70,7 +70,7 @@ class HostReports:
 
 
 def parsed(text: bytes) -> Any:
-    """JSON of a process that need not be one of ours; None for what is none, or too much."""
+    """Parse JSON of an untrusted process; return None if it is invalid or too large."""
     if len(text) > 2 * MAX_REPORT_BYTES:
         return None
     try:
@@ -85,7 +85,7 @@ def _notes(values: dict[str, Any]) -> list[Any]:
 
 
 def _size(values: dict[str, Any]) -> int:
-    """How many bytes they take; more than any report may have where they are nested too deeply."""
+    """Return the size in bytes; more than MAX_REPORT_BYTES if nested too deeply."""
     try:
         return len(json.dumps(values, separators=(",", ":")))
     except RecursionError:

@@ -81,7 +81,7 @@ def place_ranks(hosts: Sequence[Host], size: int) -> list[Place]:
     places: list[Place] = []
     for host_index, (name, local_size) in enumerate(counts):
         for local_rank in range(local_size):
-            # Those of all hosts that have a rank of this local rank, in order of hosts.
+            # The peers are on hosts that have a rank with this local rank, in order of hosts.
             peers = [i for i, (_, count) in enumerate(counts) if count > local_rank]
             places.append(
                 Place(
@@ -132,7 +132,7 @@ def _parse_host(text: str) -> Host:
 
 
 def _parse_host_with_port(text: str, slots: str) -> Host:
-    """A host that is followed by slots=N."""
+    """Parse a host that is followed by slots=N."""
     if text.count(":") > 1 and not text.startswith("["):
         return _make_host(text, slots)
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+)(?::(\S+))?", text)

@@ -30,13 +30,13 @@ from horoscale.runner.results import ResultsError
 from horoscale.runner.tracebacks import Tracebacks
 from horoscale.runner.watching import StatusSpec, Watching
 
-# After the first failure the others may raise and report it themselves for so long.
+# Time for the other ranks to raise and report errors themselves after the first failure.
 SURVIVORS_S = 2.0
-# At the end of an interrupted job a slow reader may take the rest of the output for so long.
+# Time for a slow reader to consume the remaining output when an interrupted job ends.
 DRAIN_S = 2.0
-# After the grace, until a supervisor must have ended: more than it needs to report stuck ranks.
+# Time for supervisors to end after the grace: more than they need to report stuck ranks.
 SUPERVISORS_S = 15.0
-# So much of what one host's supervisor and remote shell say themselves is shown.
+# Characters of a host's own messages, from its supervisor and remote shell, that are shown.
 MAX_NOTES = 1000
 MAX_NOTE_CHARACTERS = 256 << 10
 
@@ -47,7 +47,7 @@ class JobSpec:
 
     command: Sequence[str]
     places: Sequence[Place]
-    commands: Mapping[str, Sequence[str]]  # what starts a supervisor, by the name of the host
+    commands: Mapping[str, Sequence[str]]  # commands that start supervisors, by host name
     addresses: Sequence[str]  # of this machine; all hosts must reach one of them
     environment: Mapping[str, str]
     directory: str
@@ -89,15 +89,15 @@ class Job:
         self._tracebacks = Tracebacks(show_all=spec.full_tracebacks)
         self._failures: list[Exit] = []
         self._ended_well: dict[int, Exit] = {}
-        self._unasked: list[int] = []  # those that were not told to end
-        self._noted: dict[str, tuple[int, int]] = {}  # lines and characters, by host
-        self._reserving = False  # waits for torch.distributed's port
+        self._unasked: list[int] = []  # ranks that were not told to end
+        self._noted: dict[str, tuple[int, int]] = {}  # lines and characters by host
+        self._reserving = False  # waiting for torch.distributed's port
         self._refusal: str | None = None
-        self._trouble: str | None = None  # of the launcher or a supervisor, not of a rank
-        self._interrupted: int | None = None  # the first signal that asked the job to end
-        self._stop_at: float | None = None  # when the survivors of a failure are told to end
+        self._trouble: str | None = None  # an error of the launcher or a supervisor
+        self._interrupted: int | None = None  # the first signal that requested the end
+        self._stop_at: float | None = None  # time to end the survivors of a failure
         self._stopped = False
-        self._abandon_at: float | None = None  # when supervisors that have not ended are abandoned
+        self._abandon_at: float | None = None  # time to abandon supervisors that have not ended
         self._discarding = (
             False  # drop the ranks' output: its reader is gone, or the user interrupted twice
         )
@@ -105,14 +105,14 @@ class Job:
         self.report = b""  # the final message of a failed job
 
     def run(self) -> int:
-        """Blocks until no process of the job is left; returns the launcher's exit status."""
+        """Block until no process of the job is left; return the launcher's exit status."""
         try:
             self._open_outputs()
         except OSError as error:
             self.report = f"{LAUNCHER}: can't write the ranks' output: {error}\n".encode()
             return self._end(CANNOT_START)
         try:
-            for line in self._watching.begin():  # of which none is served: one has the token
+            for line in self._watching.begin():  # not served: one has the token
                 self._console.put("stderr", f"{LAUNCHER}: {line}\n".encode())
         except OSError as error:
             self.report = (
@@ -131,7 +131,7 @@ class Job:
         self._assembly.close()
         if self._rendezvous is not None:
             self._rendezvous.close()
-        # A supervisor that was killed left its ranks' children to this process.
+        # A killed supervisor leaves its ranks' children to this process.
         processes.kill_descendants(seconds=10.0)
         for output in self._outputs.values():
             output.finish()
@@ -173,7 +173,7 @@ class Job:
         self._selector.register(receiver, selectors.EVENT_READ, self._on_signal)
 
     def _start_ranks(self, address: str) -> None:
-        """All hosts are there, and reach this one at an address."""
+        """Start the ranks when all hosts are there and reach this one at `address`."""
         try:
             self._rendezvous = Rendezvous(address, encrypt=self._spec.encrypt)
         except HorovodInternalError as error:
@@ -187,7 +187,7 @@ class Job:
             self._send_job({})
 
     def _send_job(self, own: Mapping[int, Mapping[str, str]]) -> None:
-        """Starts the ranks; some have variables of their own."""
+        """Start the ranks; `own` has additional variables of some of them."""
         assert self._rendezvous is not None
         way = rendezvous_environment(self._rendezvous.address, self._rendezvous.secret)
         if self._spec.task is not None:
@@ -300,7 +300,7 @@ class Job:
             self._trouble = f"can't write the ranks' output: {error}"
             self._say(f"{self._trouble}; the job continues without the file")
         if self._console.broken and not self._stopped:
-            # Like any program whose reader is gone, such as before `| head`.
+            # Like any program whose reader has gone, for example before `| head`.
             self._interrupted = self._interrupted or signal.SIGPIPE
             self._stop(signal.SIGTERM, self._spec.grace_s)
 
@@ -392,7 +392,7 @@ class Job:
                 selected.data()
 
     def _end(self, status: int) -> int:
-        if self._spec.task is None:  # otherwise it becomes the message of an exception
+        if self._spec.task is None:  # otherwise it becomes an exception's message
             self._console.put("stderr", self.report)
         self._drain_console()
         return status
@@ -420,7 +420,7 @@ class Job:
             return LAUNCHER_FAILED
         return 0
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ messages
 
     def _say(self, text: str) -> None:
         self._watching.said(text)

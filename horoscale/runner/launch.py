@@ -185,7 +185,7 @@ def make_parser() -> argparse.ArgumentParser:
     elastic_options.add_arguments(parser)
     later = parser.add_argument_group("not available yet")
     later.add_argument("--tcp", action=switch)
-    # How horoscale.run() hands over its function and gets the results.
+    # Used by horoscale.run() to pass its function and get the results.
     add("--parent", type=int, help=argparse.SUPPRESS)
     add("--task", type=int, help=argparse.SUPPRESS)
     add("--results", type=int, help=argparse.SUPPRESS)
@@ -326,7 +326,7 @@ def _run_mpirun(
     program = mpirun.find(inherited.get("PATH"))
     job_environment = mpirun.job_environment(program, {**inherited, **exports}, variables)
     given = _given_hosts(arguments)
-    if given and not arguments.mpi_args:  # with which the user may pass on what he likes
+    if given and not arguments.mpi_args:  # with --mpi-args, the user may pass any options
         _say_what_is_withheld(mpirun.withheld(program, job_environment, exports))
 
     def words(environment: Mapping[str, str]) -> list[str]:
@@ -366,7 +366,7 @@ def _say_what_is_withheld(names: Sequence[str]) -> None:
 
 
 def _interfaces(job_environment: Mapping[str, str]) -> list[str]:
-    """The network interfaces that the user has chosen."""
+    """Return the network interfaces chosen by the user."""
     given = environment.read_by_ranks(job_environment, "NETWORK_INTERFACE") or ""
     return [name for name in given.split(",") if name]
 

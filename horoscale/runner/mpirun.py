@@ -1,7 +1,7 @@
 """horoscalerun --mpi: replaces this process by mpirun, which starts the ranks.
 
-mpirun is then responsible for horoscalerun's other functions, such as prefixing output with the
-rank. --mpi-args passes options to it.
+mpirun then takes over horoscalerun's other functions, such as prefixing output with the rank.
+--mpi-args passes options to it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from horoscale.runner.environment import looks_like_credential
 from horoscale.runner.hosts import Host
 from horoscale.runner.report import LAUNCHER
 
-TASK_SECRET = "HOROSCALE_TASK_SECRET"  # of the store that hands over horoscale.run()'s function
-# Open MPI passes these to other hosts beside the variables of ours; MPICH passes all.
+TASK_SECRET = "HOROSCALE_TASK_SECRET"  # of the store that distributes horoscale.run()'s function
+# Variables that Open MPI forwards besides ours; MPICH forwards all.
 _PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS")
-# What a rank of an outer job has, and the ranks of this one must not.
+# Variables of an outer job's rank that the ranks of this job must not inherit.
 _NOT_INHERITED = (
     *("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"),
     *("RENDEZVOUS", "RENDEZVOUS_SERVED", "SECRET", "SECRET_FILE", "TASK_FD", "RESULT_FD"),
     *("STATUS_LINK", "STATUS_TOKEN"),
 )
-# How Hydra is told what to pass, which can be done once.
+# Hydra's options that select the variables to forward; only one may be given.
 _HYDRA_CHOICES = {"genvlist", "genvnone", "genvall"}
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
@@ -38,14 +38,14 @@ class MpirunError(ValueError):
 
 @dataclass(frozen=True)
 class Mpirun:
-    """An mpirun and what it is."""
+    """An mpirun and its kind."""
 
     path: str
     is_open_mpi: bool
 
 
 def find(path: str | None) -> Mpirun:
-    """The mpirun beside the Python interpreter, where MPI's wheels put it, or else on the PATH."""
+    """Find mpirun beside the Python interpreter, where MPI's wheels install it, or on the PATH."""
     beside = os.path.dirname(sys.executable)
     for name in ("mpirun", "mpiexec"):
         found = shutil.which(name, path=beside) or shutil.which(name, path=path)
@@ -75,13 +75,13 @@ def command_line(
     mpi_args: str = "",
     binding_args: str | None = None,
 ) -> list[str]:
-    """The command that starts the ranks; `hosts` is empty where all run on this machine."""
+    """Return the command that starts the ranks. `hosts` is empty if all run on this machine."""
     binding = ["--bind-to", "none"] if binding_args is None else shlex.split(binding_args)
     words = [mpirun.path, "-np", str(size), *binding]
     given = shlex.split(mpi_args)
     has_chosen = any(word.lstrip("-").partition("=")[0] in _HYDRA_CHOICES for word in given)
     if mpirun.is_open_mpi:
-        words.append("--oversubscribe")  # ranks may outnumber the cores, as they may without --mpi
+        words.append("--oversubscribe")  # allows more ranks than cores, as without --mpi
     if hosts:
         words += ["-H" if mpirun.is_open_mpi else "-hosts"]
         words.append(",".join(f"{host.name}:{host.slots}" for host in hosts))
@@ -89,14 +89,14 @@ def command_line(
     passed = [name for name in _passable(mpirun, environment, exports) if name not in left_out]
     if mpirun.is_open_mpi and hosts:
         words += [word for name in passed for word in ("-x", name)]
-    # Also without hosts: a batch system may have told MPICH of some.
+    # Also without hosts, because a batch system may have told MPICH about some.
     elif not mpirun.is_open_mpi and left_out and not has_chosen:
         words += ["-genvlist", ",".join(passed)]
     return [*words, *given, *command]
 
 
 def withheld(mpirun: Mpirun, environment: Mapping[str, str], exports: Collection[str]) -> list[str]:
-    """The variables that only their names keep from other hosts, and that no -x passes on."""
+    """Return the variables that are not forwarded because of their names, nor passed by -x."""
     return [
         name
         for name in _passable(mpirun, environment, exports)
@@ -105,10 +105,10 @@ def withheld(mpirun: Mpirun, environment: Mapping[str, str], exports: Collection
 
 
 def _passable(mpirun: Mpirun, environment: Iterable[str], exports: Collection[str]) -> list[str]:
-    """The variables that ranks on other hosts would get, whatever they are called."""
+    """Return the variables that ranks on other hosts would get, ignoring credential rules."""
     names = sorted(environment)
     if not mpirun.is_open_mpi:
-        return [name for name in names if "," not in name]  # which parts the words of -genvlist
+        return [name for name in names if "," not in name]  # the separator of -genvlist
     ours = ("HOROSCALE_", "HOROVOD_")
     return [name for name in names if name in (*_PASSED, *exports) or name.startswith(ours)]
 
@@ -116,7 +116,7 @@ def _passable(mpirun: Mpirun, environment: Iterable[str], exports: Collection[st
 def job_environment(
     mpirun: Mpirun, inherited: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of mpirun and with it of the ranks."""
+    """Return the environment of mpirun and of the ranks."""
     environment = dict(inherited)
     for name in _NOT_INHERITED:
         environment.pop(f"HOROSCALE_{name}", None)
@@ -131,7 +131,7 @@ def job_environment(
 
 
 def replace_process(words: Sequence[str], environment: Mapping[str, str], verbose: bool) -> int:
-    """Replace this process by mpirun, whose exit status becomes this process'."""
+    """Replace this process by mpirun, whose exit status becomes this process's."""
     if verbose:
         sys.stderr.write(f"{LAUNCHER}: {shlex.join(words)}\n")
     sys.stderr.flush()

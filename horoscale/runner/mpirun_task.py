@@ -1,7 +1,7 @@
 """horoscale.run() over mpirun: a store sends the function to the ranks and collects the results.
 
-mpirun does not pass on descriptors, so TCP replaces the supervisor's pipes. The store requires
-proof of a secret, which the ranks have from their environment.
+mpirun does not pass descriptors on, so TCP replaces the supervisor's pipes. Clients of the store
+must prove that they know a secret, which the ranks have from their environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from horoscale.runner.rendezvous import Rendezvous
 from horoscale.runner.report import LAUNCHER_FAILED
 from horoscale.runner.results import ResultsError, ResultWriter
 
-PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, several with commas between
+PLACES = "HOROSCALE_TASK_STORE"  # host:port of the launcher, or several separated by commas
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-_PIECE_BYTES = 1 << 20  # the most that the store takes as one value
+_PIECE_BYTES = 1 << 20  # maximum size of a value in the store
 _CONNECT_S = 10.0
 _GET_S = 30.0
 
@@ -38,8 +38,8 @@ def run(
 ) -> int:
     """Run mpirun, serve the task to its ranks and write their outcomes; return its exit status.
 
-    `words` makes mpirun's command line from its environment. `interfaces` are those of this machine
-    that other hosts may use, of which () means all; None: the ranks are on this machine.
+    `words` returns mpirun's command line for an environment. `interfaces` are those of this machine
+    that other hosts may use; () means all. None: all ranks are on this machine.
     """
     own = [reach.LOOPBACK] if interfaces is None else reach.own_addresses(interfaces)
     addresses = [address for address in own if ":" not in address]
@@ -66,16 +66,16 @@ def run(
 
 
 def _collect(client: StoreClient, size: int, results: ResultWriter) -> None:
-    """Take the ranks' outcomes from the store."""
+    """Read the ranks' outcomes from the store."""
     for rank in range(size):
-        # It ended without an outcome, or what it put there is none.
+        # The rank ended without an outcome, or stored an invalid one.
         with contextlib.suppress(HorovodInternalError, ValueError):
             for piece in _get(client, f"outcome of {rank}", 0.0):
                 results.add(rank, piece)
 
 
 def _run_to_the_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command; what asks this process to end is passed on. Return the exit status."""
+    """Run a command, forwarding signals that request its end; return the exit status."""
     process: subprocess.Popen[bytes] | None = None
     asked: list[int] = []
 
@@ -93,14 +93,14 @@ def _run_to_the_end(words: Sequence[str], environment: Mapping[str, str]) -> int
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: processes.die_with_parent(parent, signal.SIGTERM),
     )
-    for early in asked:  # before there was a process
+    for early in asked:  # signals before the process was started
         process.send_signal(early)
     status = process.wait()
     return 128 - status if status < 0 else status
 
 
 class Launcher:
-    """The launcher, for a rank. What tells of it is taken out of the environment."""
+    """A rank's connection to the launcher, whose variables it removes from the environment."""
 
     def __init__(self) -> None:
         self._places = os.environ.pop(PLACES)
@@ -108,17 +108,17 @@ class Launcher:
         self._rank = next(os.environ[name] for name in _RANKS if name in os.environ)
 
     def fetch(self) -> bytes:
-        """The task of all ranks."""
+        """Return the task of all ranks."""
         return b"".join(_get(self._connect(), "task", _GET_S))
 
     def hand_in(self, outcome: bytes) -> None:
-        """What became of the task on this rank."""
+        """Send this rank's outcome."""
         _put(self._connect(), f"outcome of {self._rank}", outcome)
 
     def _connect(self) -> StoreClient:
-        """A connection by the first of the launcher's addresses that leads there.
+        """Connect to the first of the launcher's addresses that is reachable.
 
-        A new one each time: none is kept while the function runs, which may fork.
+        No connection is kept open while the function runs, because it may fork.
         """
         said = ""
         for place in self._places.split(","):

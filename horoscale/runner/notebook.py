@@ -1,9 +1,9 @@
 """The display of horoscale.run() below a notebook cell: progress, and each rank's output, folded.
 
 The progress comes from the job's status, which the launcher serves on loopback (--status-port).
-What is shown is a display of IPython's, which is updated; nothing else must be installed. At the
-end the output gets a display of its own: some front ends (the Jupyter console, Qt's) update none,
-and a kernel can't tell which it has.
+It is an IPython display that is updated; nothing else must be installed. At the end the output gets
+a separate display, because some front ends (the Jupyter console, Qt's) do not update displays, and
+a kernel can't detect its front end.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any, Protocol
 from horoscale.runner.text import printable
 
 _INTERVAL_S = 0.5  # between two updates
-_ASK_S = 1.0  # between two questions, and for an answer
-_MOST_BYTES = 512 << 10  # of all ranks' output, of which the newest is kept
+_ASK_S = 1.0  # between two queries, and the time limit of each
+_MOST_BYTES = 512 << 10  # of all ranks' output; the newest is kept
 _LEAST_OF_RANK = 4 << 10
 _MOST_LINE = 2000  # characters
 
 _PREFIX = re.compile(r"^(?:[^\[\n]*)\[(\d[\d,-]*)\]<(stdout|stderr)>:(.*)$")
 _URL = re.compile(r"^horoscalerun: status: (http://\S+) \(token: HOROSCALE_STATUS_TOKEN\)$")
 
-# Whatever proxy the environment names: the launcher is on loopback, and the token is for it alone.
+# Ignores proxy settings: the launcher is on loopback, and must be the only one to get the token.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -39,11 +39,11 @@ class Display(Protocol):
     """Shows a bundle of MIME types."""
 
     def __call__(self, bundle: dict[str, str], /, *, below: bool = False) -> None:
-        """Show it in place of the last one, or below it, for good."""
+        """Show it in place of the previous one, or permanently below it."""
 
 
 def display_of_cell() -> Display | None:
-    """Return what shows something below the cell that is running; None outside a notebook."""
+    """Return a function that displays below the running cell, or None outside a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
@@ -62,14 +62,14 @@ def display_of_cell() -> Display | None:
 
 
 class _Output:
-    """The newest lines of one rank, or of some that print alike."""
+    """The newest lines of one rank, or of several ranks with equal output."""
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque()
         self.size = 0
         self.left_out = 0
-        self.failed = False  # it has printed a traceback
-        self._moves = False  # the last line was ended by a carriage return: the next replaces it
+        self.failed = False  # whether it has printed a traceback
+        self._moves = False  # whether the next line replaces the last (ended by carriage return)
 
     def add(self, line: str, end: str, most: int) -> None:
         if self._moves and self.lines:
@@ -83,26 +83,26 @@ class _Output:
 
 
 class NotebookOutput:
-    """One call of horoscale.run(), as a cell shows it."""
+    """The display of one call of horoscale.run() in a cell."""
 
     def __init__(
         self, show: Display, ranks: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`ranks` as the caller gave them; `show` as display_of_cell() returns it."""
+        """`ranks` is the caller's number; `show` is from display_of_cell()."""
         self._show = show
         self._clock = clock
         self._began = clock()
         self._shown_at = self._asked_at = float("-inf")
         self._most = max(_LEAST_OF_RANK, _MOST_BYTES // max(1, ranks))
         self._outputs: dict[str, _Output] = {}
-        self._own: deque[str] = deque(maxlen=100)  # lines of the launcher's
+        self._own: deque[str] = deque(maxlen=100)  # the launcher's own lines
         self._rest = {"stdout": "", "stderr": ""}
         self._url: str | None = None
         self._job: Mapping[str, Any] = {}
         self.token = secrets.token_urlsafe(24)
 
     def feed(self, stream: str, text: str) -> None:
-        """Take a piece of what the launcher prints on "stdout" or "stderr"."""
+        """Add text that the launcher has printed on "stdout" or "stderr"."""
         *lines, rest = re.split(r"(\r\n|\n|\r(?!\Z))", self._rest[stream] + text)
         self._rest[stream] = rest
         for line, end in zip(lines[::2], lines[1::2], strict=True):
@@ -122,11 +122,11 @@ class NotebookOutput:
 
     @property
     def timeout(self) -> float:
-        """For how long nothing needs to be done."""
+        """Return the seconds until the next update is due."""
         return _INTERVAL_S
 
     def update(self) -> None:
-        """Show how it is, if that was not done just now."""
+        """Update the display, at most once per interval."""
         now = self._clock()
         if self._url is not None and now - self._asked_at >= _ASK_S:
             self._asked_at = now
@@ -136,7 +136,7 @@ class NotebookOutput:
             self._show(_joined(_headline(self._progress()), self._said()))
 
     def finish(self, status: int) -> None:
-        """Show how it ended: the launcher's exit status."""
+        """Show the launcher's exit status."""
         for stream, rest in self._rest.items():
             if rest:
                 self.feed(stream, "\n")
@@ -153,7 +153,7 @@ class NotebookOutput:
         try:
             with _OPENER.open(request, timeout=_ASK_S) as answer:
                 told = json.load(answer)
-        except (OSError, ValueError, http.client.HTTPException):  # the launcher ends
+        except (OSError, ValueError, http.client.HTTPException):  # the launcher is ending
             return None
         return told if isinstance(told, dict) else None
 
@@ -166,7 +166,7 @@ class NotebookOutput:
         return " · ".join(parts)
 
     def _said(self, failed: bool = False) -> dict[str, str]:
-        """Return what the ranks and the launcher have printed."""
+        """Return the output of the ranks and the launcher."""
         ordered = sorted(self._outputs.items(), key=lambda item: int(re.split("[,-]", item[0])[0]))
         folds = [_fold(ranks, output, failed and output.failed) for ranks, output in ordered]
         own = html.escape("\n".join(self._own))

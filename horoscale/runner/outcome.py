@@ -37,9 +37,9 @@ class RankError(RuntimeError):
 
 
 def raise_first(failures: Sequence[tuple[int, Outcome]], caller: str = "horoscale.run") -> NoReturn:
-    """Raise the exception of the rank that raised first, if possible not a mere consequence.
+    """Raise the first exception of the ranks, if possible not one that follows from another.
 
-    `failures` are ranks and their failed outcomes, in the order in which they came in.
+    `failures` are ranks and their failed outcomes, in the order in which they arrived.
     """
     candidates: list[tuple[bool, Exception, RankError]] = []
     for rank, outcome in failures:

@@ -1,4 +1,4 @@
-"""The ranks' output: prefixed whole lines on the launcher's own streams, and files per rank."""
+"""The ranks' output: prefixed lines on the launcher's own streams, and files per rank."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from horoscale.runner.text import printable
 from horoscale.runner.tracebacks import Tracebacks
 
 _MAX_LINE_BYTES = 16 << 20  # a longer line is printed in pieces
-_WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable takes this much without blocking
+_WRITE_BYTES = 4096  # PIPE_BUF: a pipe that polls as writable accepts it without blocking
 _FULL_BYTES = 4 << 20
-_TAIL_BYTES = 16 << 10  # of what was printed, this much may appear in the report …
-_REPORTED_BYTES = 1 << 10  # … and this much of one line
+_TAIL_BYTES = 16 << 10  # of the last output, for the report …
+_REPORTED_BYTES = 1 << 10  # … and of one line in it
 
 # A line ends with a newline, or with the carriage return of a progress bar.
 _LINE_END_INSIDE = re.compile(rb"(?:\n|\r(?!\n))(?!\Z)")
 
 
 class LineSplitter:
-    """Cuts a stream of bytes where a line ends."""
+    """Splits a stream of bytes into lines."""
 
     def __init__(self) -> None:
         self._partial: list[bytes] = []
         self._partial_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that are complete with `data`, in one piece that ends with a line's end."""
+        """Return the lines that `data` completes, as one piece that ends with a line end."""
         complete = b""
         if self._partial and self._partial[-1].endswith(b"\r") and not data.startswith(b"\n"):
             complete = self.finish()
-        # A carriage return at the very end must wait: its newline may be under way.
+        # A carriage return at the end must wait, because a newline may follow.
         end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1))
         if end > 0:
             complete += self.finish() + data[:end]
@@ -50,7 +50,7 @@ class LineSplitter:
         return complete
 
     def finish(self) -> bytes:
-        """What has no end so far."""
+        """Return the incomplete rest."""
         rest = b"".join(self._partial)
         self._partial.clear()
         self._partial_bytes = 0
@@ -58,7 +58,7 @@ class LineSplitter:
 
 
 def prefixed(lines: bytes, prefix: bytes) -> bytes:
-    """Puts the prefix before each of some whole lines."""
+    """Prepend the prefix to each of some complete lines."""
     if b"\r" in lines:
         return prefix + _LINE_END_INSIDE.sub(lambda end: end[0] + prefix, lines)
     return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + lines[-1:]
@@ -67,9 +67,8 @@ def prefixed(lines: bytes, prefix: bytes) -> bytes:
 class Console:
     """The launcher's standard output and error, written in order and without blocking the launcher.
 
-    One queue serves both, so that lines of the two don't mix where both are one terminal. They may
-    belong to other programs as well, so they stay in blocking mode: each write is small and follows
-    a poll.
+    Both share one queue, so that their lines do not mix on a terminal. Other programs may use the
+    same streams, so they remain in blocking mode: each write is small and follows a poll.
     """
 
     def __init__(self, selector: selectors.BaseSelector, stdout: int = 1, stderr: int = 2) -> None:
@@ -78,10 +77,10 @@ class Console:
         self._queue: deque[tuple[int, memoryview]] = deque()
         self._watched: int | None = None
         self.queued_bytes = 0
-        self.broken = False  # whoever read the output has gone
+        self.broken = False  # whether the reader has gone
 
     def put(self, stream: str, text: bytes) -> None:
-        """Queues bytes that stay together."""
+        """Queue bytes that are written contiguously."""
         if not self.broken and text:
             self._queue.append((self._descriptors[stream], memoryview(text)))
             self.queued_bytes += len(text)
@@ -89,17 +88,17 @@ class Console:
 
     @property
     def full(self) -> bool:
-        """Whether so much is waiting that the ranks should wait too."""
+        """Whether so much is queued that the ranks should block."""
         return self.queued_bytes > _FULL_BYTES
 
     def write(self) -> None:
-        """Writes a piece: call when the selector says so."""
+        """Write a piece. Call it when the selector reports the stream as writable."""
         if not self._queue:
             return
         descriptor, text = self._queue[0]
         try:
             written = os.write(descriptor, text[:_WRITE_BYTES])
-        except BlockingIOError:  # somebody else made it non-blocking and filled it
+        except BlockingIOError:  # another program made it non-blocking and filled it
             return
         except OSError:
             self.drop()
@@ -113,7 +112,7 @@ class Console:
         self._watch()
 
     def drop(self) -> None:
-        """Forgets what is queued."""
+        """Drop the queue."""
         self._queue.clear()
         self.queued_bytes = 0
         self._watch()
@@ -130,7 +129,7 @@ class Console:
 
 
 class RankOutput:
-    """One stream of one rank: to the console, to its file, and its last lines for the report."""
+    """One stream of one rank: goes to the console and to its file; keeps lines for the report."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class RankOutput:
         tracebacks: Tracebacks | None = None,
         last_lines: int = 20,
     ) -> None:
-        """`tracebacks` says when and for whom lines are printed; None: at once."""
+        """`tracebacks` decides when and for which ranks lines are printed; None: immediately."""
         self.rank = rank
         self._console = console
         self._stream = stream
@@ -154,14 +153,14 @@ class RankOutput:
         self.last_lines: deque[bytes] = deque(maxlen=last_lines)
 
     def feed(self, data: bytes) -> None:
-        """The rank has printed something. OSError, once, if its file can't take it."""
+        """Handle a rank's output. Raises OSError, once, if its file can't be written."""
         try:
             self._keep(data)
         finally:
             self._print(self._splitter.feed(data))
 
     def finish(self) -> None:
-        """No more will come: prints a last line that has no end, and closes the file."""
+        """Print an incomplete last line, and close the file."""
         if rest := self._splitter.finish():
             self._print(rest + b"\n")
         self._close_file()
@@ -177,7 +176,7 @@ class RankOutput:
     def _keep(self, data: bytes) -> None:
         try:
             while self._file is not None and data:
-                data = data[self._file.write(data) :]  # a disk that gets full takes a part
+                data = data[self._file.write(data) :]  # a full disk accepts only a part
         except OSError:
             self._close_file()
             raise
@@ -188,7 +187,7 @@ class RankOutput:
             self._file = None
 
     def emit(self, lines: bytes, ranks: Sequence[int]) -> None:
-        """Prints whole lines, which are those of all of `ranks`, and remembers them."""
+        """Print complete lines on behalf of all of `ranks`, and remember them."""
         prefix = f"[{rank_ranges(ranks)}]<{self._stream}>:"
         if self._timestamp:
             prefix = time.ctime() + prefix
@@ -196,20 +195,20 @@ class RankOutput:
         self.remember(lines)
 
     def remember(self, lines: bytes) -> None:
-        """Keeps the last lines for the report."""
+        """Keep the last lines for the report."""
         self.last_lines.extend(map(_reported, lines[-_TAIL_BYTES:].splitlines()))
 
 
 def _reported(line: bytes) -> bytes:
-    """A line of a rank's as it may stand among the launcher's own."""
+    """Return a rank's line in a form that is safe among the launcher's own."""
     return printable(line[:_REPORTED_BYTES].decode(errors="backslashreplace")).encode()
 
 
 def open_rank_files(directory: Path, rank: int, size: int) -> dict[str, BinaryIO]:
-    """Opens DIRECTORY/rank.N/stdout and stderr; zeros before N keep a listing in order.
+    """Open DIRECTORY/rank.N/stdout and stderr; N is padded with zeros so that names sort.
 
-    Only their owner may read the files. Below DIRECTORY no link is followed: others may be able to
-    write there. Raises OSError.
+    Only their owner may read the files. Links below DIRECTORY are not followed, because other users
+    may be able to write there. Raises OSError.
     """
     folder = directory / f"rank.{rank:0{len(str(size - 1))}d}"
     folder.mkdir(parents=True, exist_ok=True)

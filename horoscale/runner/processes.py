@@ -1,4 +1,4 @@
-"""Keeping hold of processes on Linux: parent-death signals, subreapers, the tree in /proc."""
+"""Tracks processes on Linux: parent-death signals, subreapers, the tree in /proc."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Has the kernel send `signum` to this process when its parent, `parent_pid`, dies.
+    """Make the kernel send `signum` to this process when its parent, `parent_pid`, dies.
 
-    Survives exec, so that it may be called between fork and exec.
+    Survives exec, so it may be called between fork and exec.
     """
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent_pid:  # it died before the call
@@ -26,12 +26,12 @@ def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper() -> None:
-    """Makes this process the parent of every descendant whose own parent has died."""
+    """Make this process the parent of every descendant whose own parent has died."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(roots: Iterable[int]) -> list[int]:
-    """The processes that descend from `roots`, without the roots and without zombies."""
+    """Return the processes that descend from `roots`, without the roots and without zombies."""
     children = _children_by_parent()
     found: list[int] = []
     pending = list(roots)
@@ -44,12 +44,12 @@ def descendants(roots: Iterable[int]) -> list[int]:
 
 
 def children_of(parent: int) -> list[int]:
-    """The children of a process, without zombies."""
+    """Return the children of a process, without zombies."""
     return [pid for pid, state in _children_by_parent().get(parent, ()) if state != b"Z"]
 
 
 def send_signal(pid: int, signum: int, *, group: bool = False) -> None:
-    """Signals a process, or the group that it leads. Nothing happens if it has ended already."""
+    """Send a signal to a process, or to the group that it leads. Ignores ended processes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         (os.killpg if group else os.kill)(pid, signum)
 
@@ -65,7 +65,7 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def kill_descendants(seconds: float) -> list[int]:
-    """Kills and reaps all descendants of this process, which must be a subreaper.
+    """Kill and reap all descendants of this process, which must be a subreaper.
 
     Blocks for at most `seconds`. Returns those that did not end (stuck inside the kernel).
     """
@@ -85,7 +85,7 @@ def kill_descendants(seconds: float) -> list[int]:
 
 
 def signal_name(signum: int) -> str:
-    """SIGKILL for 9; "signal 35" for one without a name."""
+    """Return SIGKILL for 9, or "signal 35" for one without a name."""
     try:
         return signal.Signals(signum).name
     except ValueError:
@@ -93,10 +93,10 @@ def signal_name(signum: int) -> str:
 
 
 def status_text(status: int) -> str:
-    """How a process ended, as subprocess or as a shell says it: "ended by SIGKILL"."""
+    """Describe an exit status of subprocess or of a shell: "ended by SIGKILL"."""
     if status < 0:
         return f"ended by {signal_name(-status)}"
-    if 128 < status < 128 + signal.NSIG:  # 255, ssh's, is not of them
+    if 128 < status < 128 + signal.NSIG:  # excludes 255, which ssh returns
         return f"ended by {signal_name(status - 128)}"
     return f"exit status {status}"
 
@@ -115,7 +115,7 @@ def _children_by_parent() -> dict[int, list[tuple[int, bytes]]]:
         try:
             with open(f"/proc/{entry}/stat", "rb") as file:
                 stat = file.read()
-        except OSError:  # it ended meanwhile
+        except OSError:  # it has ended
             continue
         # The command's name, in parentheses, may contain anything.
         state, parent = stat[stat.rindex(b")") + 2 :].split(None, 2)[:2]

@@ -2,24 +2,24 @@
 
     frame := "HSR1" | header length u32 | payload length u32 | header | payload     (big endian)
 
-The header is a JSON object whose `kind` says what the frame is. The same frames go through a pipe
+The header is a JSON object whose `kind` is the type of the frame. The same frames go through a pipe
 to this host's supervisor and through a remote shell to another host's, where a login script may
-print first: the mark at the start of every frame tells its text from ours.
+print text first. The magic bytes of each frame distinguish it from such text.
 
-Beyond 32 hosts supervisors start other supervisors and relay for them (see fleet): an order with
-`to` is for the host with that index, one without for everybody; reports of a supervisor below
-another one carry `host`, the index of theirs.
+Beyond 32 hosts, supervisors start other supervisors and relay for them (see fleet). An order with
+`to` is for the host with that index; one without is for all hosts. Reports of a supervisor below
+another one carry `host`, the index of its host.
 
     launcher → supervisor
         adopt    hosts [{index, name, command}], timeout: start supervisors there and relay
         probe    addresses, port, token: which of them lead to the launcher?
         task     payload: a piece of the function of horoscale.run(), before `job`
         reserve  to, address (the launcher's): a port for torch.distributed, before `job`
-        job      command, directory, environment, grace, elastic, watched: what all ranks share
+        job      command, directory, environment, grace, elastic, watched: shared by all ranks
         start    to, ranks [{rank, environment}], slots: the host's, in elastic jobs
-        tell     to, rank, payload: a line of the driver's to a rank of an elastic job
-        end      to, rank, grace: the same for one rank of an elastic job as stop for all
-        ping     to: answer with `pong`
+        tell     to, rank, payload: a line of the driver for a rank of an elastic job
+        end      to, rank, grace: like stop, for one rank of an elastic job
+        ping     to: request for `pong`
         state    asks the ranks what they wait for
         stop     signal, grace: sends the signal, and SIGKILL after `grace` seconds
     supervisor → launcher
@@ -28,16 +28,16 @@ another one carry `host`, the index of theirs.
         reserved address, port: where other hosts will reach the first rank's torch.distributed
         output   rank, stream (stdout, stderr, result), payload
         exit     rank, status (as subprocess: -N for signal N)
-        said     rank, payload: a line of a rank of an elastic job to the driver
-        report   payload: what ranks of a watched job do now, once a second (see host_reports)
+        said     rank, payload: a line of a rank of an elastic job for the driver
+        report   payload: the status of ranks of a watched job, once a second (see host_reports)
         drain    the machine is about to be taken away
         pong     the answer to `ping`
         refused  rank, error: the command could not be started
         stuck    pids that did not end after SIGKILL
-        lost     error: no supervisor there, or not any longer; `greeted`: there was one
-        note     text: what the remote shell or the supervisor wrote to standard error
+        lost     error: there is no supervisor any longer, or never was; `greeted`: there was one
+        note     text: standard error of the remote shell or the supervisor
 
-What a supervisor sends is not taken on trust: see checked_report().
+Data from supervisors is not trusted: see checked_report().
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from typing import Any
 from horoscale.runner.text import printable
 
 VERSION = 6
-MAX_HEADER_BYTES = 16 << 20  # an environment is the largest thing in a header
-MAX_REPORT_BYTES = 1 << 16  # the same for what supervisors send
+MAX_HEADER_BYTES = 16 << 20  # environments are the largest content
+MAX_REPORT_BYTES = 1 << 16  # for headers from supervisors
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_PIDS = 1000
 
@@ -64,11 +64,11 @@ Header = dict[str, Any]
 
 
 class ProtocolError(Exception):
-    """The other side sent what can't be a frame."""
+    """The peer sent data that is not a frame."""
 
 
 def encode(header: Header, payload: bytes = b"") -> bytes:
-    """One frame. Text may hold bytes that aren't UTF-8 as os.fsdecode() gives them."""
+    """Return a frame. Text may contain non-UTF-8 bytes as os.fsdecode() represents them."""
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     if len(text) > MAX_HEADER_BYTES or len(payload) > MAX_PAYLOAD_BYTES:
         raise ProtocolError(
@@ -79,9 +79,9 @@ def encode(header: Header, payload: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Turns a stream of bytes, cut anywhere, back into frames.
+    """Converts a stream of bytes, received in arbitrary pieces, to frames.
 
-    With `preface`, text may come before the first frame: a login script's. It is skipped.
+    With `preface`, text before the first frame, such as a login script's, is skipped.
     """
 
     def __init__(self, *, preface: bool = False, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
@@ -91,7 +91,7 @@ class Decoder:
         self._skipped = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[Header, bytes]]:
-        """The frames that are complete with `data`."""
+        """Yield the frames that `data` completes."""
         self._buffer += data
         if self._preface:
             self._skip_preface()
@@ -102,13 +102,13 @@ class Decoder:
             yield frame
 
     def at_boundary(self) -> bool:
-        """Whether no frame is half received."""
+        """Whether no frame is partly received."""
         return not self._buffer
 
     def _skip_preface(self) -> None:
         at = self._buffer.find(_MAGIC)
         self._preface = at < 0
-        # Without a mark, the end may be the beginning of one.
+        # If there are no magic bytes, the end may be their beginning.
         skipped = at if at >= 0 else max(0, len(self._buffer) - len(_MAGIC) + 1)
         self._skipped += skipped
         if self._skipped > _MAX_PREFACE_BYTES:
@@ -146,13 +146,13 @@ def _parse(text: bytes) -> Header:
     return header
 
 
-# ---------------------------------------------------------------- what supervisors may say
+# ---------------------------------------------------------------- validation of reports
 
-Check = Callable[[Any], Any]  # gives the value to continue with; ValueError if it can't be
+Check = Callable[[Any], Any]  # returns the value to use, or raises ValueError
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:  # a bool is an int, too
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:  # bool is a subclass of int
         raise ValueError("a number")
     return value
 
@@ -211,9 +211,9 @@ _REPORTS: dict[str, dict[str, Check]] = {
 
 
 def checked_report(header: Header) -> Header:
-    """A supervisor's report with the fields of its kind and no others, and its text printable.
+    """Return a supervisor's report with only the fields of its kind, and with printable text.
 
-    `host` stays where it is given. ProtocolError says what is wrong.
+    `host` is kept if present. Raises ProtocolError, which says what is invalid.
     """
     kind = header["kind"]
     if kind not in _REPORTS:

@@ -1,6 +1,6 @@
-"""The supervisor's end of a link to a rank: for an elastic job's driver, or for the status page.
+"""The supervisor's end of a link to a rank, for an elastic job's driver or for the status page.
 
-It is a socket pair, of which only the rank inherits one end. Lines go both ways and are not
+It is a socket pair; only the rank inherits the other end. Lines go both ways and are not
 interpreted here.
 """
 
@@ -11,12 +11,12 @@ import selectors
 import socket
 from collections.abc import Callable
 
-MAX_LINE_BYTES = 64 << 10  # of what a rank says
+MAX_LINE_BYTES = 64 << 10  # of a line from a rank
 _MAX_QUEUED_BYTES = 8 << 20  # for a rank that does not read
 
 
 class RankLink:
-    """One rank's. `on_line` gets each line that it says."""
+    """The link to one rank. `on_line` gets each line from it."""
 
     def __init__(self, selector: selectors.BaseSelector, on_line: Callable[[bytes], None]) -> None:
         self._selector = selector
@@ -30,27 +30,27 @@ class RankLink:
 
     @property
     def descriptor(self) -> int:
-        """The rank's end, to inherit."""
+        """The rank's end, which it inherits."""
         return self._ranks.fileno()
 
     def variable(self) -> str:
-        """The rank's end, so that it can tell it from another file of that number."""
+        """Return the value with which the rank can verify that the descriptor is its end."""
         return f"{self.descriptor}:{os.fstat(self.descriptor).st_ino}"
 
     def started(self) -> None:
-        """The rank has inherited its end."""
+        """Close the rank's end here, after the rank has inherited it."""
         self._ranks.close()
         self._watch()
 
     def send(self, line: bytes) -> None:
-        """Queue a line, and send what the rank takes now."""
+        """Queue a line, and send as much as the rank accepts now."""
         if self._closed or len(self._queued) + len(line) > _MAX_QUEUED_BYTES:
             return
         self._queued += line
         self._write()
 
     def close(self) -> None:
-        """End it, after what the rank has said last."""
+        """Close it, after reading the rank's last lines."""
         if not self._closed:
             self._take()
         self._end()
@@ -87,7 +87,7 @@ class RankLink:
                 del self._read[:end]
                 if len(line) <= MAX_LINE_BYTES:
                     self._on_line(line)
-            if len(self._read) > MAX_LINE_BYTES:  # a rank that says what no rank says
+            if len(self._read) > MAX_LINE_BYTES:  # valid ranks send no such lines
                 self._end()
 
     def _end(self) -> None:

@@ -22,13 +22,13 @@ LOOPBACK = "127.0.0.1"
 
 _SIOCGIFADDR = 0x8915
 _TOKEN_BYTES = 32
-_BACKLOG = 4096  # all hosts come at once, at several addresses
+_BACKLOG = 4096  # all hosts connect at the same time, to several addresses
 
 
 def own_addresses(interfaces: Sequence[str] = ()) -> list[str]:
-    """This machine's addresses, those of all hosts last; of some interfaces, if it has them.
+    """Return this machine's addresses, loopback last; only of these interfaces, if given.
 
-    Link-local addresses are left out: they mean nothing to other hosts.
+    Link-local addresses are omitted, because other hosts can't use them.
     """
     found = list(_addresses())
     chosen = [address for name, address in found if name in interfaces]
@@ -38,10 +38,10 @@ def own_addresses(interfaces: Sequence[str] = ()) -> list[str]:
 
 
 def reserve_port(peer: str) -> tuple[str, socket.socket]:
-    """An address of this machine that leads here from a peer, and a socket that holds a port.
+    """Return this machine's address for connections from a peer, and a socket that holds a port.
 
-    The socket doesn't listen and lets others use its port: a server that sets SO_REUSEADDR, as they
-    do, can listen there, while nobody is given the port by chance. OSError if that can't be.
+    The socket does not listen and shares its port: a server that sets SO_REUSEADDR can listen
+    there, while the kernel assigns the port to nobody else. Raises OSError on failure.
     """
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asker:
@@ -58,11 +58,11 @@ def reserve_port(peer: str) -> tuple[str, socket.socket]:
 
 
 def _addresses() -> Iterator[tuple[str, str]]:
-    """Pairs of an interface and an address: its IPv4 address, and all of IPv6."""
+    """Yield pairs of interface and address: its IPv4 address, and all IPv6 addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # it has no IPv4 address
                 answer = fcntl.ioctl(asker.fileno(), _SIOCGIFADDR, request)
                 yield name, socket.inet_ntop(socket.AF_INET, answer[20:24])
     with contextlib.suppress(OSError), open("/proc/net/if_inet6", encoding="ascii") as file:
@@ -72,10 +72,10 @@ def _addresses() -> Iterator[tuple[str, str]]:
 
 
 class Beacon:
-    """A port of the launcher that tells everybody who connects a token, and nothing else."""
+    """A port of the launcher that sends every client a token, and nothing else."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
-        self.token = secrets.token_hex(_TOKEN_BYTES // 2)  # tells this beacon from other servers
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)  # identifies this beacon
         self._selector = selector
         if socket.has_dualstack_ipv6():
             self._listener = socket.create_server(
@@ -88,12 +88,12 @@ class Beacon:
         selector.register(self._listener, selectors.EVENT_READ, self._answer)
 
     def close(self) -> None:
-        """Stops answering."""
+        """Stop answering."""
         self._selector.unregister(self._listener)
         self._listener.close()
 
     def _answer(self) -> None:
-        with contextlib.suppress(OSError):  # who asked has gone, or descriptors are used up
+        with contextlib.suppress(OSError):  # the client has gone, or no descriptors are left
             client, _ = self._listener.accept()
             with client:
                 client.setblocking(False)
@@ -119,7 +119,7 @@ class Probe:
             self._try(address, port)
 
     def close(self) -> None:
-        """Gives up the attempts that have had no answer."""
+        """Cancel the attempts that have not been answered."""
         for address in list(self._attempts):
             self._drop(address)
 
@@ -127,7 +127,7 @@ class Probe:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             attempt = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # a host without this kind of addresses
+        except OSError:  # the host does not support this address family
             return
         attempt.setblocking(False)
         if attempt.connect_ex((address, port)) not in (0, errno.EINPROGRESS):
@@ -138,7 +138,7 @@ class Probe:
 
     def _on_answer(self, address: str) -> None:
         attempt = self._attempts.get(address)
-        if attempt is None:  # given up by an earlier event of the same batch
+        if attempt is None:  # cancelled by an earlier event of the same batch
             return
         answer = b""
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from horoscale.runner.bootstrap import isolated_command
 from horoscale.runner.hosts import Host, HostsError, is_local
 
 SUPERVISOR = "horoscale.runner.supervisor"
-_RESOLVERS = 32  # names that are looked up at the same time
+_RESOLVERS = 32  # parallel name lookups
 
 # ssh never prompts for a password or about an unknown host, because nobody could answer. It detects
 # a lost host within half a minute.
@@ -24,12 +24,12 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "Ser
 
 @dataclass(frozen=True)
 class RemoteShell:
-    """What the user says about the way to other hosts."""
+    """The user's options for access to other hosts."""
 
     command: str | None = None  # instead of ssh: COMMAND host program arguments
     ssh_port: int | None = None
     identity_file: str | None = None
-    allocation: Allocation | None = None  # whose nodes its batch system reaches
+    allocation: Allocation | None = None  # its nodes are reached through the batch system
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Machines:
     """The hosts of a job, each once."""
 
     hosts: Sequence[Host]
-    commands: dict[str, list[str]]  # by name, what starts a supervisor there
-    remote: bool  # whether any of them is another machine than this one
+    commands: dict[str, list[str]]  # commands that start supervisors, by host name
+    remote: bool  # whether any of them is another machine
 
 
 def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
-    """The machines that the user's hosts are.
+    """Return the machines for the user's hosts.
 
-    Names of this machine are one host, whose supervisor needs no remote shell; a shell that the
-    user names is used for all hosts.
+    Names of this machine are merged into one host, whose supervisor needs no remote shell. A shell
+    that the user names is used for all hosts.
 
     Raises HostsError if options contradict each other.
     """
@@ -67,9 +67,9 @@ def resolve_hosts(given: Sequence[Host], shell: RemoteShell) -> Machines:
 
 
 def supervisor_command(name: str, shell: RemoteShell) -> list[str]:
-    """What starts a supervisor on one host of an elastic job, whose names are never merged.
+    """Return the command that starts the supervisor of an elastic job's host.
 
-    May block while the name is looked up.
+    Names are not merged. May block while the name is looked up.
     """
     host = Host(name, 1)
     if shell.command is not None:
@@ -82,7 +82,7 @@ def supervisor_command(name: str, shell: RemoteShell) -> list[str]:
 
 
 def _remote(shell: Sequence[str], host: Host) -> list[str]:
-    # A shell such as ssh puts the words together and has them parsed again.
+    # ssh and similar shells join the words, and the remote shell parses them again.
     return [*shell, host.name, *map(shlex.quote, isolated_command(SUPERVISOR))]
 
 
@@ -123,7 +123,7 @@ def _shell_words(given: Sequence[Host], shell: RemoteShell) -> list[str]:
 
 
 def _merge_local(local: dict[Host, bool]) -> list[Host]:
-    """All names of this machine as one host, where the first of them stands."""
+    """Merge all names of this machine into one host, at the position of the first."""
     own = [host for host, here in local.items() if here]
     slots = sum(host.slots for host in own)
     return [

@@ -11,14 +11,14 @@ from horoscale._rank_ranges import named
 from horoscale.runner.processes import status_text
 
 LAUNCHER = "horoscalerun"
-CANNOT_START = 2  # exit statuses of the launcher
+CANNOT_START = 2  # exit status of the launcher
 LAUNCHER_FAILED = 1
 
 # Errors in which a rank blames others: our exceptions, and the messages of
 # cpp/core/departures.cc, which TensorFlow repeats in its own exception.
 _BLAME = re.compile(
     rb"((?:RankFailedError|HorovodInternalError): |\brank \d+ (?:left the job\b|failed: ))"
-    rb".*?(?=; ready: |$)",  # those that were ready are not to blame
+    rb".*?(?=; ready: |$)",  # ranks that were ready are not to blame
     re.MULTILINE,
 )
 _EXCEPTION = re.compile(rb"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
@@ -28,7 +28,7 @@ _RANGE = re.compile(rb"(\d+)(?:-(\d+))?")
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a rank that didn't end well."""
+    """The end of a rank that failed."""
 
     rank: int
     hostname: str
@@ -36,11 +36,11 @@ class Exit:
 
     @property
     def shell_status(self) -> int:
-        """What a shell would report: 128 + N for signal N."""
+        """The status that a shell would report: 128 + N for signal N."""
         return self.status if self.status >= 0 else 128 - self.status
 
     def describe(self) -> str:
-        """Such as "exit status 3" or "ended by SIGKILL"."""
+        """Return a description such as "exit status 3" or "ended by SIGKILL"."""
         hint = " (out of memory?)" if self.status == -signal.SIGKILL else ""
         return f"{status_text(self.status)}{hint}"
 
@@ -50,15 +50,16 @@ def failure_report(
     ended_well: Mapping[int, Exit],
     unasked: Collection[int] = (),
 ) -> tuple[Exit, bytes]:
-    """The first failure of a job, and the last words on the job, which end with the rank's own.
+    """Return the first failure of a job, and the report, which ends with that rank's last lines.
 
     Args:
         failures: the ranks that failed by themselves, in order, with their last lines on stderr.
-        ended_well: the ranks that ended with status 0, by number. Those that the others blame are
-            what the report begins with.
-        unasked: which of these the launcher had not told to end. That they ended is mentioned.
+        ended_well: the ranks that ended with status 0, by number. The report begins with those that
+            others blame.
+        unasked: the ranks among these that the launcher had not told to end. The report mentions
+            them.
     """
-    # A rank that raises because of another may be the faster one to exit.
+    # A rank that raises because of another one may exit first.
     missed_by = {
         failed.rank: _missed(failed, last_lines, ended_well, unasked)
         for failed, last_lines in failures
@@ -94,7 +95,7 @@ def _after_leaving(missed: Sequence[Exit], first: Exit, others: Sequence[Exit]) 
 
 
 def _listing(exits: Sequence[Exit]) -> str:
-    """How ranks ended, those that ended alike together."""
+    """List the ends of ranks, grouped by equal ones."""
     alike: dict[str, list[int]] = {}
     for one in exits:
         alike.setdefault(one.describe(), []).append(one.rank)
@@ -111,15 +112,15 @@ def _missed(
     ended_well: Mapping[int, Exit],
     unasked: Collection[int],
 ) -> list[Exit]:
-    """The ranks that ended well by themselves and that a failed one's last exception names."""
-    if failed.status < 0:  # a crash is no answer to what another rank does
+    """Return the ranks that ended well by themselves and that a failure's exception names."""
+    if failed.status < 0:  # a crash is not caused by another rank
         return []
     begins = [at for at, line in enumerate(last_lines) if _EXCEPTION.match(line)]
     errors = list(_BLAME.finditer(b"".join(last_lines[begins[-1] :]))) if begins else []
     if not errors:
         return []
     error = errors[-1]
-    # Who left may still have been told to end; any other that was told did not end by itself.
+    # A rank that left may have been told to end later; any other that was told did not end itself.
     left = b" left the job" in error[0]
     blamed = [one for ranks in _RANKS.findall(error[0]) for one in _RANGE.findall(ranks)]
     return [
@@ -131,9 +132,9 @@ def _missed(
 
 
 def elastic_failure_report(why: str, last: tuple[int, Iterable[bytes]] | None) -> bytes:
-    """The last words on an elastic job.
+    """Return the report of a failed elastic job.
 
-    `last` are a rank that has failed, the last one, and its last lines on stderr.
+    `last` is the last rank that failed, and its last lines on stderr.
     """
     report = f"{LAUNCHER}: the job has failed: {why}\n".encode()
     if last is not None and (lines := list(last[1])):

@@ -1,7 +1,7 @@
-"""The file through which the launcher hands the ranks' outcomes to horoscale.run().
+"""The file through which the launcher passes the ranks' outcomes to horoscale.run().
 
 It has no name and consists of frames (see protocol): `result` with a rank and a piece of its
-outcome, and at the end `report` with the launcher's last words.
+outcome, and finally `report` with the launcher's report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horoscale.runner.outcome import Outcome
 from horoscale.runner.protocol import Decoder, encode
 from horoscale.runner.report import LAUNCHER
 
-MAX_RESULTS_BYTES = 16 << 30  # of all ranks: what is larger belongs into files
+MAX_RESULTS_BYTES = 16 << 30  # of all ranks; larger results should be written to files
 _READ_BYTES = 1 << 20
 _IN_MEMORY_BYTES = 1 << 20  # of one process
 _PIECE_BYTES = 1 << 16
@@ -51,18 +51,18 @@ def _in_temporary_file() -> Iterator[None]:
 
 
 class ResultWriter:
-    """The launcher's side."""
+    """Writes the file on the launcher's side."""
 
     def __init__(self, descriptor: int) -> None:
-        # Not buffered: what can't be written would be tried again at each call.
+        # Unbuffered: a buffer would retry a failed write in each call.
         self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115 (lives as this object)
         self._left = MAX_RESULTS_BYTES
         self._failed = False
 
     def add(self, rank: int, piece: bytes) -> None:
-        """A rank has handed in a piece of its outcome.
+        """Write a piece of a rank's outcome.
 
-        Raises ResultsError if it is not kept, and ResultsTooLargeError if it never could be.
+        Raises ResultsError if it cannot be stored, and ResultsTooLargeError if it never could be.
         """
         frame = encode({"kind": "result", "rank": rank}, piece)
         if len(frame) > self._left:
@@ -72,7 +72,7 @@ class ResultWriter:
         self._write(frame)
 
     def finish(self, report: bytes) -> None:
-        """The job has ended. Where an outcome could not be written none is left: there is room."""
+        """Write the report. Drops outcomes if one could not be written, so that there is room."""
         with self._file:
             try:
                 if self._failed:
@@ -88,18 +88,18 @@ class ResultWriter:
             left = memoryview(frame)
             while left:
                 left = left[self._file.write(left) :]
-        self._failed = before  # what is left of an earlier frame is there still
+        self._failed = before  # the rest of an earlier frame is still there
 
 
 class HeldResults:
-    """Outcomes that are held until it is known of which rank they are, large ones on disk."""
+    """Holds outcomes until their ranks are known; large ones on disk."""
 
     def __init__(self) -> None:
         self._files: dict[int, IO[bytes]] = {}
         self._left = MAX_RESULTS_BYTES
 
     def add(self, process: int, piece: bytes) -> None:
-        """A process has handed in a piece of its outcome; raises as ResultWriter.add()."""
+        """Add a piece of a process's outcome. Raises as ResultWriter.add() does."""
         if len(piece) > self._left:
             self._left = 0
             raise ResultsTooLargeError(MAX_RESULTS_BYTES)
@@ -111,7 +111,7 @@ class HeldResults:
             self._files[process].write(piece)
 
     def take(self, process: int) -> Iterator[bytes]:
-        """The pieces of a process, which are gone then; none where it has handed in nothing."""
+        """Yield and remove the pieces of a process; nothing if there are none."""
         if process not in self._files:
             return
         with self._files.pop(process) as file:
@@ -121,16 +121,16 @@ class HeldResults:
                 yield piece
 
     def drop(self, process: int) -> None:
-        """Forget what a process has handed in."""
+        """Drop the pieces of a process."""
         for _ in self.take(process):
             pass
 
 
 def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:
-    """The outcomes in the order in which they began to come in, and the launcher's last words.
+    """Return the outcomes in the order in which they began to arrive, and the launcher's report.
 
-    They are pickles, whose loading runs what the ranks put into them. One that can't be loaded,
-    such as of a rank that died while it handed in, is left out.
+    They are pickles, so loading runs code from the ranks. One that can't be loaded, for example
+    because its rank died while sending it, is omitted.
     """
     file.seek(0, os.SEEK_SET)
     decoder = Decoder()
@@ -144,7 +144,7 @@ def read_results(file: BinaryIO) -> tuple[dict[int, Outcome], str]:
                 pieces.setdefault(header["rank"], []).append(payload)
     outcomes: dict[int, Outcome] = {}
     for rank, parts in pieces.items():
-        with contextlib.suppress(Exception):  # a cut pickle can raise anything
+        with contextlib.suppress(Exception):  # a truncated pickle can raise any exception
             outcome = pickle.loads(b"".join(parts))
             if isinstance(outcome, Outcome):
                 outcomes[rank] = outcome

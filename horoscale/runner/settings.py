@@ -1,7 +1,7 @@
 """The settings of the core that have a flag and a key in the configuration file.
 
-One table: a flag of horoscalerun, the section and key of --config-file, and the HOROSCALE_ variable
-that carries it to the ranks.
+A table lists for each a flag of horoscalerun, a section and key of --config-file, and the
+HOROSCALE_ variable that passes it to the ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-Parser = Callable[[str], str]  # checks the text and gives the variable's value
+Parser = Callable[[str], str]  # validates the text and returns the variable's value
 
 
 class SettingsError(ValueError):
@@ -52,12 +52,12 @@ def _text(text: str) -> str:
 
 
 def _path(text: str) -> str:
-    """A path that is the same wherever a rank changes to."""
+    """Return an absolute path, because a rank may change its directory."""
     return os.path.abspath(os.path.expanduser(_text(text)))
 
 
 def _interval(text: str) -> str:
-    from horoscale.elastic.checkpointing import parse_interval  # what reads it; imports numpy
+    from horoscale.elastic.checkpointing import parse_interval  # imports numpy
 
     try:
         parse_interval(text)
@@ -77,7 +77,7 @@ _LEVELS = _choice("trace", "debug", "info", "warning", "error", "fatal", "off")
 
 @dataclass(frozen=True)
 class Setting:
-    """One row. A switch has no parser: it is on, off, or not given."""
+    """One row of the table. A switch has no parser: it is on, off, or not given."""
 
     flags: tuple[str, ...]
     variable: str
@@ -87,7 +87,7 @@ class Setting:
     metavar: str | None = None
     on: str = "1"  # the variable's values for a switch
     off: str | None = "0"  # None: the variable isn't set
-    missing: str | None = None  # what has to come before this has an effect
+    missing: str | None = None  # the missing feature without which this has no effect
 
     @property
     def name(self) -> str:
@@ -282,7 +282,7 @@ SETTINGS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the table. What isn't given is None."""
+    """Add the flags of the table. Flags that are not given are None."""
     group = parser.add_argument_group("settings of the ranks")
     for setting in SETTINGS:
         if setting.parse is None:
@@ -302,7 +302,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(arguments: argparse.Namespace, config: Mapping[str, Any]) -> dict[str, str]:
-    """The variables to set, without their prefix: the command line's before the file's."""
+    """Return the variables to set, without prefix. The command line overrides the file."""
     values: dict[str, str] = {}
     for setting in SETTINGS:
         given = getattr(arguments, setting.name)
@@ -324,7 +324,7 @@ def variables(arguments: argparse.Namespace, config: Mapping[str, Any]) -> dict[
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Reads a configuration file: YAML, a mapping of sections to mappings of keys."""
+    """Read a configuration file: YAML, a mapping of sections to mappings of keys."""
     try:
         with open(path, encoding="utf-8") as file:
             config = yaml.safe_load(file) or {}
@@ -356,7 +356,7 @@ def _variable_value(setting: Setting, source: str, given: Any) -> str | None:
             raise SettingsError(f"{source}: expected true or false, not {given!r}")
         return setting.on if given else setting.off
     if given is False and setting.parse is _LEVELS:
-        given = "off"  # YAML reads it as false where it has no quotes
+        given = "off"  # YAML parses an unquoted off as false
     if isinstance(given, bool | list | dict):
         raise SettingsError(f"{source}: can't be {given!r}")
     try:

@@ -22,9 +22,9 @@ Status = dict[str, Any]
 
 
 def show_status(ask: Callable[[], Status], as_json: bool, show: Callable[[str], object]) -> None:
-    """Show the status once; on a terminal, with rich, until Ctrl-C or the end of the job.
+    """Show the status once, or on a terminal with rich until Ctrl-C or the end of the job.
 
-    Raises control.ControlError if the job can't be asked for the first time.
+    Raises control.ControlError if the first query fails.
     """
     status = ask()
     if as_json:
@@ -36,7 +36,7 @@ def show_status(ask: Callable[[], Status], as_json: bool, show: Callable[[str], 
 
 
 def as_text(status: Status) -> str:
-    """Return the table in columns, and what is wrong."""
+    """Return the table in columns, and the problems."""
     lines = [_HEADINGS, *rows(status)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
     text = [title(status)]
@@ -48,7 +48,7 @@ def as_text(status: Status) -> str:
 
 
 def title(status: Status) -> str:
-    """Return a line on the whole job."""
+    """Return a line about the whole job."""
     return f"view {status['view']}: {status['size']} ranks, {status['resets']} changes so far"
 
 
@@ -59,7 +59,7 @@ def rows(status: Status) -> list[tuple[str, ...]]:
 
 
 def wrong(status: Status) -> list[str]:
-    """Return sentences about ranks and sets without progress, and about slow ranks."""
+    """Return sentences about stalled ranks and process sets, and about slow ranks."""
     return [printable(str(one["text"])) for one in status["findings"]]
 
 
@@ -80,7 +80,7 @@ def _cells(one: Status) -> tuple[str, ...]:
 
 
 def _pending(sets: list[Status]) -> str:
-    """Return what has been pending longest, if that is a while."""
+    """Return the operation that has been pending longest, if it is long."""
     waiting = [one for one in sets if one.get("pending") and one.get("pending_seconds", 0) >= 1]
     if not waiting:
         return ""

@@ -35,15 +35,15 @@ from horoscale.runner.rank_link import RankLink
 from horoscale.runner.reach import Probe, reserve_port
 
 _READ_BYTES = 1 << 16
-_MAX_PIPE_BYTES = 1 << 20  # no pipe holds more
-_MAX_QUEUED_BYTES = 4 << 20  # more than this unsent: ranks that print must wait
-_MAX_UNREPORTED_BYTES = 1 << 20  # with more unsent nothing is reported to who watches the job
-_MAX_ERROR = 2000  # characters of one that is reported
+_MAX_PIPE_BYTES = 1 << 20  # maximum capacity of a pipe
+_MAX_QUEUED_BYTES = 4 << 20  # if more is unsent, the ranks' output is not read
+_MAX_UNREPORTED_BYTES = 1 << 20  # if more is unsent, no status reports are sent
+_MAX_ERROR = 2000  # characters of a reported error
 _STUCK_S = 10.0  # after SIGKILL; only a process stuck inside the kernel takes longer
 _KILL_INTERVAL_S = 0.05
-_LINKS_S = 2.0  # after SIGKILL here, until supervisors below must be done with theirs
+_LINKS_S = 2.0  # after SIGKILL here, for supervisors below to finish
 
-# Streams that a rank may have besides its standard ones: a function's result for horoscale.run().
+# An additional stream of a rank, for a function's result for horoscale.run().
 _RESULT = "result"
 
 
@@ -53,23 +53,23 @@ class _Rank:
     process: subprocess.Popen[bytes]
     streams: dict[int, str] = field(default_factory=dict)  # descriptor: name
     link: RankLink | None = None  # with the driver of an elastic job
-    reports: RankLink | None = None  # on which it tells whoever watches the job
-    kill_at: float | None = None  # of one that was told to end by itself
+    reports: RankLink | None = None  # for status reports
+    kill_at: float | None = None  # for a rank that was told to end individually
 
 
 class Supervisor:
-    """The host's part of a job, from `start` until no process of it is left."""
+    """A host's part of a job, from `start` until none of its processes is left."""
 
     def __init__(self, inbound: int, outbound: int) -> None:
         self._guard = os.getppid()
         self._selector = selectors.DefaultSelector()
         self._launcher = Channel(inbound, outbound, self._selector, self._on_launcher)
-        self._fleet = Fleet(self._selector, self._launcher.send)  # the hosts that this relays for
+        self._fleet = Fleet(self._selector, self._launcher.send)  # hosts for which this one relays
         self._probe: Probe | None = None
-        self._job: dict[str, Any] = {}  # what all ranks share
+        self._job: dict[str, Any] = {}  # shared by all ranks
         self._ranks: dict[int, _Rank] = {}  # running ones, by process id
         self._streams: dict[int, _Rank] = {}  # by descriptor
-        self._paused = False  # not reading the ranks' output, because nobody takes it
+        self._paused = False  # not reading the ranks' output, because it is not consumed
         self._started = False
         self._grace_s = 0.0
         self._task: int | None = None
@@ -77,14 +77,14 @@ class Supervisor:
         self._reports = HostReports(
             lambda payload: self._launcher.send({"kind": "report"}, payload)
         )
-        self._elastic = False  # ranks come and go until the launcher says that it is over
-        self._leave_by: float | None = None  # where this machine is about to be taken away
+        self._elastic = False  # ranks may start and end until the launcher ends the job
+        self._leave_by: float | None = None  # deadline when this machine will be taken away
         self._stopping = False
         self._kill_at: float | None = None
-        self._warned: set[int] = set()  # orphans that have had their SIGTERM
+        self._warned: set[int] = set()  # orphans that were sent SIGTERM
 
     def run(self) -> None:
-        """Serves the launcher until no process is left."""
+        """Serve the launcher until no process is left."""
         wakeup, wakeup_sender = socket.socketpair()
         for end in (wakeup, wakeup_sender):
             end.setblocking(False)
@@ -162,14 +162,14 @@ class Supervisor:
                 error = "was left by its guard process, which has been killed"
                 self._launcher.send({"kind": "lost", "greeted": True, "error": error})
             elif self._elastic and signum == signal.SIGTERM and self._launcher.readable:
-                # The machine is about to be taken away: the ranks leave at their next commit.
+                # The machine will be taken away: the ranks leave at their next commit.
                 self._launcher.send({"kind": "drain"})
                 self._leave_by = time.monotonic() + self._grace_s
                 continue
             self._stop(signum, self._grace_s)
 
     def _on_output(self, descriptor: int) -> bool:
-        """Forwards a piece of a rank's output; false if there is none now."""
+        """Forward a piece of a rank's output; return False if there is none now."""
         rank = self._streams.get(descriptor)
         if rank is None:  # closed by an earlier event of the same batch
             return False
@@ -218,7 +218,7 @@ class Supervisor:
         os.write(self._task, piece)
 
     def _start(self, order: dict[str, Any]) -> None:
-        if self._stopping:  # told so before it came to this
+        if self._stopping:  # the order came before the start
             return
         self._started = True
         if self._probe is not None:
@@ -306,16 +306,16 @@ class Supervisor:
             rank.link.send(line)
 
     def _end_rank(self, number: int, grace_s: float) -> None:
-        """Asks one rank to end, and kills it after the grace."""
+        """Ask one rank to end, and kill it after the grace."""
         if (rank := self._numbered(number)) is not None:
             if grace_s > 0:
                 processes.send_signal(rank.process.pid, signal.SIGTERM)
             rank.kill_at = time.monotonic() + grace_s
 
     def _ask_for_state(self) -> None:
-        """Sends SIGUSR2 to the ranks, or what they run, where a handler of it answers.
+        """Send SIGUSR2 to the ranks, or to their children, if they handle it.
 
-        It would end a process that has none, such as a shell or a rank before hvd.init().
+        It would end a process without a handler, such as a shell or a rank before hvd.init().
         """
         for pid in [*self._ranks, *processes.descendants(self._ranks)]:
             if processes.catches(pid, signal.SIGUSR2):
@@ -324,14 +324,14 @@ class Supervisor:
     # ------------------------------------------------------------------ ending
 
     def _stop(self, signum: int, grace_s: float) -> None:
-        """Asks the ranks to end, and kills what is left after the grace.
+        """Ask the ranks to end, and kill the remaining ones after the grace.
 
         A later order may only shorten the time.
         """
         for pid in self._ranks:
-            # A terminal's Ctrl-C goes to the whole group. Other signals go to the rank alone, so
-            # that its data loaders live on while it writes a checkpoint; they are told when it has
-            # ended.
+            # A terminal's Ctrl-C goes to the whole group. Other signals go only to the rank, so
+            # that its data loaders live on while it writes a checkpoint; they are signalled when
+            # it has ended.
             processes.send_signal(pid, signum, group=signum == signal.SIGINT)
         deadline = time.monotonic() + grace_s
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
@@ -339,7 +339,7 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
-        """Reports the ranks that have ended, and takes leave of their orphans."""
+        """Report the ranks that have ended, and handle their orphans."""
         ended: list[tuple[_Rank, int]] = []
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -352,16 +352,16 @@ class Supervisor:
                     for one in (rank.link, rank.reports):
                         if one is not None:
                             one.close()
-                    if self._elastic:  # what it has left, such as data loaders
+                    if self._elastic:  # its remaining children, such as data loaders
                         processes.send_signal(pid, signal.SIGTERM, group=True)
-                        self._drain(list(rank.streams))  # its own output comes before its end
+                        self._drain(list(rank.streams))  # its output precedes its end
                     ended.append((rank, status))
                 elif link := self._fleet.pids.get(pid):
                     link.reaped(status)
         if ended:
-            self._reports.flush()  # their last words come before their ends
-        # The kernel doesn't tell in which order those of one batch ended. A crash is a cause; an
-        # exit with an error may be its consequence.
+            self._reports.flush()  # the last reports precede the ends
+        # The kernel does not report the order of several ends. A crash is a cause; an exit with an
+        # error may be its consequence.
         for rank, status in sorted(ended, key=lambda item: item[1] >= 0):
             self._launcher.send({"kind": "exit", "rank": rank.number, "status": status})
         idle = self._started and not self._ranks and not self._stopping
@@ -371,7 +371,7 @@ class Supervisor:
             self._warn_orphans()
 
     def _own_children(self) -> list[int]:
-        """This process' children, without the links to other hosts, which end by themselves."""
+        """Return this process's children, without links to other hosts, which end by themselves."""
         links = self._fleet.pids
         return [pid for pid in processes.children_of(os.getpid()) if pid not in links]
 
@@ -395,11 +395,11 @@ class Supervisor:
         if self._kill_at is None or now < self._kill_at:
             return
         if not self._launcher.readable and now >= self._kill_at + _LINKS_S:
-            self._fleet.abandon()  # nobody else would
+            self._fleet.abandon()  # nothing else would end them
         self._kill(now)
 
     def _kill(self, now: float) -> None:
-        """SIGKILL to all ranks and what they left, again and again until nothing is left."""
+        """Send SIGKILL to all ranks and their descendants, repeatedly until none is left."""
         assert self._kill_at is not None
         children = self._own_children()
         remaining = [*children, *processes.descendants(children)]
@@ -410,7 +410,7 @@ class Supervisor:
             self._flush()
             os._exit(1)
         if not remaining and self._launcher.readable:
-            self._kill_at = None  # only hosts below are left, whose supervisors do the same
+            self._kill_at = None  # only hosts below are left; their supervisors do the same
 
     def _timeout(self) -> float | None:
         now = time.monotonic()
@@ -434,7 +434,7 @@ class Supervisor:
         return False
 
     def _flush(self) -> None:
-        """Sends what the pipes still hold, for as long as the launcher takes it."""
+        """Forward the remaining contents of pipes, as long as the launcher accepts it."""
         self._drain(list(self._streams))
         self._launcher.close_inbound()
         while self._launcher.writable and self._launcher.queued_bytes > 0:
@@ -444,9 +444,9 @@ class Supervisor:
     # ------------------------------------------------------------------ output
 
     def _drain(self, descriptors: Sequence[int]) -> None:
-        """Forwards what pipes hold."""
+        """Forward the contents of pipes."""
         for descriptor in descriptors:
-            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # a stranger may continue writing
+            for _ in range(_MAX_PIPE_BYTES // _READ_BYTES):  # another process may keep writing
                 if not self._on_output(descriptor):
                     break
 
@@ -475,7 +475,7 @@ class Supervisor:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Runs a supervisor on the standard streams, below a guard that outlives it."""
+    """Run a supervisor on the standard streams, below a guard that outlives it."""
     del arguments
     guard = os.getpid()
     processes.become_subreaper()
@@ -484,19 +484,19 @@ def main(arguments: Sequence[str] = ()) -> int:
         return _guard(supervisor)
     processes.die_with_parent(guard, signal.SIGTERM)
     processes.become_subreaper()
-    # Nothing else may write into the frames: prints of this process go to its standard error.
+    # Output of this process must not mix with frames: it goes to standard error.
     outbound = os.dup(1)
     os.dup2(2, 1)
     try:
         Supervisor(0, outbound).run()
-    except protocol.ProtocolError as error:  # the guard ends what this leaves
+    except protocol.ProtocolError as error:  # the guard ends the remaining processes
         sys.stderr.write(f"can't understand the launcher: {error}\n")
         return 1
     return 0
 
 
 def _guard(supervisor: int) -> int:
-    """Waits for the supervisor and ends what it leaves; returns its status as a shell does."""
+    """Wait for the supervisor, end its remaining processes, and return its status as a shell."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda number, _: processes.send_signal(supervisor, number))
     status = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])

@@ -30,26 +30,26 @@ class Task:
     kwargs: Mapping[str, Any]
 
     def pickled(self) -> bytes:
-        """The task for another process, which may import what this one may."""
+        """Return the task for another process that can import the same modules."""
         task = cloudpickle.dumps((self.function, tuple(self.args), dict(self.kwargs)))
         return pickle.dumps((list(sys.path), task))
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Calls the task of this rank."""
+    """Call the task of this rank."""
     del arguments
     task, hand_in = _over_mpirun() if "HOROSCALE_TASK_STORE" in os.environ else _from_supervisor()
     outcome, error = perform(task)
     hand_in(pickle.dumps(outcome))
     if error is not None:
-        raise error  # the peers are told why this rank ends
+        raise error  # the peers learn why this rank ends
     return 0
 
 
 def perform(task: bytes, first: Sequence[Any] = ()) -> tuple[Outcome, Exception | None]:
     """Call a pickled task, with `first` before its arguments.
 
-    Returns what became of it, and the exception if it raised one.
+    Returns its outcome, and the exception if it raised one.
     """
     try:
         return Outcome(cloudpickle.dumps(call(task, first))), None
@@ -58,7 +58,7 @@ def perform(task: bytes, first: Sequence[Any] = ()) -> tuple[Outcome, Exception 
 
 
 def call(task: bytes, first: Sequence[Any] = ()) -> Any:
-    """Call a pickled task, with `first` before its arguments; return what it returns."""
+    """Call a pickled task, with `first` before its arguments; return its result."""
     path, pickled = pickle.loads(task)
     sys.path[:] = path
     function, args, kwargs = pickle.loads(pickled)
@@ -66,7 +66,7 @@ def call(task: bytes, first: Sequence[Any] = ()) -> Any:
 
 
 def read_all(descriptor: int) -> bytes:
-    """The whole content of a file, whose position it shares with other processes."""
+    """Return the whole content of a file, whose position other processes share."""
     size = os.fstat(descriptor).st_size
     content = bytearray()
     while len(content) < size:
@@ -77,7 +77,7 @@ def read_all(descriptor: int) -> bytes:
     return bytes(content)
 
 
-Handover = tuple[bytes, Callable[[bytes], None]]  # the task, and what takes its outcome
+Handover = tuple[bytes, Callable[[bytes], None]]  # the task, and a function for its outcome
 
 
 def _from_supervisor() -> Handover:
@@ -112,6 +112,6 @@ def _failure(error: Exception) -> Outcome:
     try:
         pickled = cloudpickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # a class with its own idea of pickling: its text must do
+    except Exception:  # it can't be pickled; its text is sent instead
         return Outcome(None, text)
     return Outcome(pickled, text)

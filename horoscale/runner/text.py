@@ -1,4 +1,4 @@
-"""Text of others in the launcher's own lines."""
+"""Makes text from other sources printable in the launcher's own lines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def printable(text: str) -> str:
-    r"""The text as one line that a terminal only prints.
+    r"""Return the text as one line that is safe to print on a terminal.
 
-    Colors and the spaces at the end are left out; what else is not printable, such as a line's
-    end, an escape sequence, a character that reverses the direction of writing, or half of a
-    surrogate pair, is escaped as in Python: \x1b. Doing it again changes nothing.
+    Colors and trailing spaces are removed. Other non-printable characters, such as line ends,
+    escape sequences, characters that reverse the direction of writing, or half of a surrogate pair,
+    are escaped as in Python: \x1b. The function is idempotent.
     """
     text = text.rstrip().expandtabs()
     if text.isprintable():

@@ -20,7 +20,7 @@ from horoscale._rank_ranges import named
 from horoscale.runner.bootstrap import PACKAGE_ROOT
 
 HOLD_S = 0.5
-_MAX_HELD_BYTES = 1 << 20  # of one rank; more than this is no traceback
+_MAX_HELD_BYTES = 1 << 20  # of one rank; more is not a traceback
 _MAX_KNOWN = 64
 
 _HEADER = b"Traceback (most recent call last):"
@@ -32,7 +32,7 @@ _CHAINED = (
 _FRAME = re.compile(rb'  File "(.*)", line \d+')
 _OWN = os.path.join(PACKAGE_ROOT, "horoscale", "").encode()
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/horoscale/")
-# A subpackage's file below any folder of our name, which may also be one of the user's.
+# A subpackage's file below any folder of our name, which may also be a user's folder.
 _BELOW = re.compile(rb".*/horoscale/((?:\w+/)+\w+\.py)")
 
 
@@ -42,7 +42,7 @@ class Stream(Protocol):
     rank: int
 
     def emit(self, lines: bytes, ranks: Sequence[int]) -> None:
-        """Print whole lines, which are those of all of `ranks`."""
+        """Print complete lines on behalf of all of `ranks`."""
 
     def remember(self, lines: bytes) -> None:
         """Keep lines for the report without printing them."""
@@ -55,24 +55,24 @@ class _Held:
 
 
 class Tracebacks:
-    """Stands between the ranks' standard error and the console."""
+    """Filters the ranks' standard error before the console."""
 
     def __init__(
         self, *, show_all: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`show_all`: hold nothing back and leave nothing out."""
+        """`show_all`: whether to disable holding back and filtering."""
         self._show_all = show_all
         self._clock = clock
         self._held: dict[Stream, _Held] = {}
-        self._known: dict[bytes, list[int]] = {}  # tracebacks that were printed, and whose
+        self._known: dict[bytes, list[int]] = {}  # printed tracebacks, and their ranks
 
     @property
     def deadline(self) -> float | None:
-        """When check_deadline() has something to do."""
+        """The next time to call check_deadline()."""
         return min((held.release_at for held in self._held.values()), default=None)
 
     def feed(self, stream: Stream, lines: bytes) -> None:
-        """A rank has printed some whole lines."""
+        """Handle complete lines of a rank."""
         if self._show_all:
             stream.emit(lines, [stream.rank])
             return
@@ -91,17 +91,17 @@ class Tracebacks:
             self._release([stream])
 
     def check_deadline(self, now: float) -> None:
-        """Prints what has been held back for long enough."""
+        """Print what has been held back for long enough."""
         due = [stream for stream, held in self._held.items() if now >= held.release_at]
         if due:
             self._release(due)
 
     def flush(self) -> None:
-        """Prints everything: no more will come."""
+        """Print everything, at the end."""
         self._release(list(self._held))
 
     def _release(self, due: Sequence[Stream]) -> None:
-        """Prints what ranks have said, for all that have said the same."""
+        """Print the output of ranks, once for those with equal output."""
         alike: dict[bytes, dict[Stream, bytes]] = {}
         traceback_of = {}
         for stream, held in self._held.items():
@@ -112,7 +112,7 @@ class Tracebacks:
                 self._print_for_all(traceback_of[stream], alike[traceback_of[stream]])
 
     def _print_for_all(self, traceback: bytes, rests: dict[Stream, bytes]) -> None:
-        """Prints a traceback of several ranks, and what followed it on each."""
+        """Print a traceback of several ranks, and what followed it on each."""
         members = sorted(rests, key=lambda one: one.rank)
         for one in members:
             del self._held[one]
@@ -148,7 +148,7 @@ def _emit(members: Sequence[Stream], lines: bytes) -> None:
 
 
 def split_traceback(text: bytes) -> tuple[bytes, bytes]:
-    """Cuts text that begins with a traceback after it and what is chained to it."""
+    """Split text that begins with a traceback after it and the tracebacks chained to it."""
     lines = text.splitlines(keepends=True)
     end = 0
     while end < len(lines) and lines[end].rstrip(b"\r\n") == _HEADER:
@@ -163,9 +163,9 @@ def split_traceback(text: bytes) -> tuple[bytes, bytes]:
 
 
 def without_own_frames(traceback: bytes) -> bytes:
-    """A traceback without horoscale's frames, unless it has no others."""
+    """Return a traceback without horoscale's frames, unless it has no others."""
     lines = traceback.splitlines(keepends=True)
-    groups: list[tuple[bool, list[bytes]]] = []  # whether it is a frame of ours, and its lines
+    groups: list[tuple[bool, list[bytes]]] = []  # whether it is our frame, and its lines
     for line in lines:
         frame = _FRAME.match(line)
         if frame is not None:
@@ -191,7 +191,7 @@ def without_own_frames(traceback: bytes) -> bytes:
 
 
 def _is_own(file: bytes) -> bool:
-    """Whether a frame is horoscale's, which may lie elsewhere on a rank than here."""
+    """Return whether a frame is horoscale's, which may have another path on a rank."""
     if file.startswith(_OWN) or _INSTALLED.search(file):
         return True
     below = _BELOW.fullmatch(file)
@@ -202,7 +202,7 @@ _PLACE = re.compile(r'^  File "(.+)", line (\d+), in .+$')
 
 
 def with_source(traceback: str) -> str:
-    """A rank's traceback with source that only this process has, such as a notebook's cells."""
+    """Add source that only this process has, such as a notebook's cells, to a rank's traceback."""
     lines = traceback.split("\n")
     told = []
     for line, after in zip(lines, [*lines[1:], ""], strict=True):

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 from horoscale.runner import usage
 from horoscale.runner.host_reports import parsed
 
-if TYPE_CHECKING:  # other jobs do without
+if TYPE_CHECKING:  # not imported for other jobs
     from horoscale.watch.job import JobWatch
     from horoscale.watch.server import StatusServer
 
 LOOPBACK = "127.0.0.1"
-TOKEN_VARIABLE = "HOROSCALE_STATUS_TOKEN"  # of the user's own
-LEAST_TOKEN = 16  # characters of it
+TOKEN_VARIABLE = "HOROSCALE_STATUS_TOKEN"  # set by the user
+LEAST_TOKEN = 16  # minimum number of characters
 
 
 @dataclass(frozen=True)
 class StatusSpec:
     """How to serve a job's status."""
 
-    port: int  # 0: a free one
+    port: int  # 0: any free port
     address: str = LOOPBACK
-    token: str | None = None  # the user's own
+    token: str | None = None  # set by the user
 
     @classmethod
     def parse(cls, port: str | None, address: str | None, token: str | None) -> StatusSpec | None:
@@ -59,7 +59,7 @@ class StatusSpec:
 
 
 class Watching:
-    """The launcher's end. Every method may be called whether somebody watches or not."""
+    """The launcher's interface. Every method may be called with or without a status page."""
 
     def __init__(self, spec: StatusSpec | None, command: Sequence[str], *, elastic: bool) -> None:
         self._spec = spec
@@ -72,11 +72,11 @@ class Watching:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody watches, so that ranks are to report."""
+        """Whether there is a status page, so that ranks must report."""
         return self._watch is not None
 
     def begin(self) -> list[str]:
-        """Begins to serve; returns what to tell the user. Raises OSError."""
+        """Start to serve; return messages for the user. Raises OSError."""
         if self._spec is None or self._watch is None:
             return []
         from horoscale.watch.server import StatusServer
@@ -97,49 +97,49 @@ class Watching:
         return lines
 
     def close(self) -> None:
-        """Serves no more."""
+        """Stop serving."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def host(self, name: str, state: str) -> None:
-        """A host is "up" or "lost"."""
+        """Record that a host is "up" or "lost"."""
         self._tell(lambda watch: watch.host(name, state))
 
     def started(self, process: int, rank: int | None, host: str, slot: int) -> None:
-        """A process was started; outside of elastic jobs its number is its rank."""
+        """Record a started process. Except in elastic jobs its number is its rank."""
         self._tell(lambda watch: watch.started(process, rank, host, slot))
 
     def ended(self, process: int, status: int, how: str, *, expected: bool) -> None:
-        """A process has ended; `expected`: it was told to."""
+        """Record the end of a process. `expected`: whether it was told to end."""
         self._tell(lambda watch: watch.ended(process, status, how, expected=expected))
 
     def printed(self, process: int, stream: str, data: bytes) -> None:
-        """A process has written to a stream."""
+        """Record output of a process."""
         if stream == "stderr":
             self._tell(lambda watch: watch.printed(process, data))
 
     def report(self, host: str, payload: bytes) -> None:
-        """A host reports on its processes."""
+        """Record a host's report about its processes."""
         if self._watch is not None and isinstance(reports := parsed(payload), dict):
             self._tell(lambda watch: watch.report(reports, host))
 
     def said(self, text: str) -> None:
-        """The launcher has told the user something."""
+        """Record a message of the launcher to the user."""
         self._tell(lambda watch: watch.event("launcher", text))
 
     def membership(
         self, view: int, resets: int, parts: Iterable[tuple[int, int | None, str]]
     ) -> None:
-        """An elastic job is so now: of each process its rank and its part."""
+        """Record an elastic job's membership: each process's rank and role."""
         self._tell(lambda watch: watch.membership(view, resets, parts))
 
     def stopping(self) -> None:
-        """What is left of the job is being ended."""
+        """Record that the rest of the job is being ended."""
         self._tell(lambda watch: watch.stopping("the job is being ended"))
 
     def _tell(self, what: Callable[[JobWatch], object]) -> None:
-        """Tell the watch something. A fault in watching ends watching, and not the job."""
+        """Update the watch. An error in it ends watching, but not the job."""
         if self._watch is None:
             return
         try:
@@ -154,7 +154,7 @@ class Watching:
 
 
 def _shown(command: Sequence[str]) -> str:
-    """What is shown of a command: programs, not arguments, which may be secret."""
+    """Return the visible part of a command: programs, but not arguments, which may be secret."""
     words = [os.path.basename(word) for word in command[:2]]
     is_python = words[0].startswith("python")
     return " ".join(words) if is_python and not words[-1].startswith("-") else words[0]

@@ -1,4 +1,4 @@
-"""Steps on many ranks, by the planner's cost model. Pure."""
+"""Predicts steps on many ranks by the planner's cost model. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.torch.parallel.planning.profile import Timing
 from horoscale.torch.parallel.planning.stand_ins import Collective
 from horoscale.torch.parallel.planning.strategy import Strategy
 
-_UNITS = 20  # parts of the model whose gradients are there one after the other
+_UNITS = 20  # parts of the model whose gradients become ready one after the other
 
 
 def data_parallel(
@@ -26,16 +26,16 @@ def data_parallel(
     ranks_per_host: int,
     overlap: float,
 ) -> Measured:
-    """Say what a step takes whose gradients are averaged over all ranks.
+    """Predict a step whose gradients are averaged over all ranks.
 
     Args:
-        ranks: how many.
-        compute: of a rank's step, in seconds; two thirds are the backward pass.
-        nbytes: of all gradients.
+        ranks: the number of ranks.
+        compute: a rank's computation in a step, in seconds; two thirds are the backward pass.
+        nbytes: the bytes of all gradients.
         inside: the link of collectives inside a host.
-        between: that of a host to the others.
-        ranks_per_host: how many share it.
-        overlap: the part of a collective that the backward pass hides, where it is long enough.
+        between: the link from a host to the others.
+        ranks_per_host: the number of ranks that share it.
+        overlap: the fraction of a collective that the backward pass hides, if it is long enough.
     """
     units = [_unit(index, round(nbytes / _UNITS)) for index in range(_UNITS)]
     timings = [Timing(compute / _UNITS / 3, compute / _UNITS * 2 / 3, 0.0)] * _UNITS
@@ -49,15 +49,16 @@ def data_parallel(
 def tensor_parallel(
     ranks: int, compute: float, layers: int, nbytes: float, link: Link, recompute: bool
 ) -> Measured:
-    """Say what a step takes whose layers are divided among the ranks of one host.
+    """Predict a step whose layers are divided among the ranks of one host.
 
     Args:
-        ranks: how many.
-        compute: of a rank's step, in seconds, without what is computed again.
-        layers: of a transformer: in each pass each adds up its input's or output's values twice.
-        nbytes: of these values.
-        link: of collectives.
-        recompute: whether each layer's forward pass is computed, and sent, again.
+        ranks: the number of ranks.
+        compute: a rank's computation in a step, in seconds, without recomputation.
+        layers: the number of transformer layers. In each pass, each layer sums its input's or
+            output's values twice.
+        nbytes: the bytes of these values.
+        link: the link of collectives.
+        recompute: whether each layer's forward pass is recomputed, and its messages sent again.
     """
     sent = tuple(Collective("allreduce", round(nbytes), one) for one in (True, True, False, False))
     units = [replace(_unit(index), sent=sent) for index in range(layers)]
@@ -69,7 +70,7 @@ def tensor_parallel(
 
 
 def _unit(index: int, nbytes: int = 0) -> Unit:
-    """Return a unit of which nothing is known but its parameters' bytes."""
+    """Return a unit that has only parameters, of this many bytes."""
     return Unit(
         name=str(index),
         parameters={index: nbytes},
@@ -96,10 +97,10 @@ def extrapolate(
     ranks_per_host: int,
     overlap: float,
 ) -> list[Measured]:
-    """Say what a program takes on other numbers of ranks, from one measured number.
+    """Predict a program's steps on other numbers of ranks from one measured number.
 
-    Under strong scaling the ranks divide what `first` computes on its ranks; under weak scaling
-    each computes as much as there. Other arguments are those of data_parallel().
+    Under strong scaling the ranks divide the computation of `first`; under weak scaling each
+    computes as much as a rank of `first`. Other arguments are those of data_parallel().
     """
     return [
         data_parallel(

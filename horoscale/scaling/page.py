@@ -1,4 +1,4 @@
-"""The report: a table as text, and a page with a picture and tables."""
+"""The report: a table as text, and an HTML page with a picture and tables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _STYLE = (
 
 
 def rows(runs: Sequence[Measured], mode: str, samples: int | None) -> list[list[str]]:
-    """Return the lines of the table: HEADING, and samples a second if their number is known.
+    """Return the lines of the table: HEADING, and samples per second if their number is known.
 
-    The speed-up is of samples a second, beside the first run.
+    The speed-up is the ratio of samples per second to those of the first run.
 
     Args:
-        runs: the first one is what the others are compared with.
+        runs: the runs; the first one is the reference.
         mode: "strong" or "weak".
-        samples: of a step: of each rank under weak scaling, of all under strong.
+        samples: the samples of a step: of each rank under weak scaling, of all under strong.
     """
     first, lines = runs[0], []
     for one in runs:
@@ -52,7 +52,7 @@ def rows(runs: Sequence[Measured], mode: str, samples: int | None) -> list[list[
 
 
 def heading(samples: int | None) -> list[str]:
-    """Return the titles of rows()."""
+    """Return the headings of the columns of rows()."""
     return [*HEADING, *(["samples/s"] if samples is not None else [])]
 
 
@@ -77,16 +77,16 @@ def _line(cell: str, texts: Sequence[str]) -> str:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed, which draws the picture."""
+    """Return whether matplotlib, which draws the picture, is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def picture(runs: Sequence[Measured], told: Sequence[Measured]) -> str:
-    """Return the parts of a step by ranks as SVG: what was measured, then what the model tells."""
+    """Return the parts of a step by ranks as SVG: first measured ones, then predicted ones."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "horoscale"  # the same file for the same numbers
+    mpl.rcParams["svg.hashsalt"] = "horoscale"  # reproducible output
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""Published scaling figures, and what the cost model says of them."""
+"""Published scaling figures, compared with the cost model's."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ _HOROVOD = "Horovod's README: 128 servers of 4 Pascal GPUs, 25 Gbit/s RoCE"
 _MEGATRON = "Megatron-LM 1.0 (nv-adlr.github.io/MegatronLMV1): weak scaling in a DGX-2H"
 _MEGATRON_CORE = "Megatron-LM's README, July 2024: 42 % beside 47 % of H100's peak, strong scaling"
 _BATCH = 64
-# Parameters as torchvision counts them; images a second of one P100 with 64 of them (TensorFlow's).
+# Parameters as counted by torchvision; images per second of one P100 with a batch of 64
+# (TensorFlow's figures).
 _MODELS = {
     "Inception V3": (27.2e6, 142.0),
     "ResNet-152": (60.2e6, 91.8),
     "VGG-16": (138.4e6, 154.0),
 }
 # Width and layers of GPT-2 by the GPUs that share them, and the published efficiencies. The sizes
-# are assumed: those of arXiv:1909.08053, table 1, of 2.5, 4.2 and 8.3 billion parameters, where the
-# source has 2.0, 4.2 and 8.7. A batch has 8 samples of 1,024 words; _REACHED is what one GPU alone
-# has reached, in operations a second.
+# are assumptions: those of arXiv:1909.08053, table 1, of 2.5, 4.2 and 8.3 billion parameters, where
+# the source has 2.0, 4.2 and 8.7. A batch has 8 samples of 1,024 words. _REACHED is the measured
+# performance of a single GPU, in operations per second.
 _GPT2 = {2: (1920, 54, 0.907), 4: (2304, 64, 0.865), 8: (3072, 72, 0.796)}
 _SAMPLES, _WORDS, _VOCABULARY, _REACHED = 8, 1024, 51_200, 62.4e12
-# Assumed: what an allreduce gets of NVLink in a DGX-1, of PCIe, and of 25 Gbit/s.
+# Assumptions: an allreduce's bandwidth with NVLink in a DGX-1, with PCIe, and with 25 Gbit/s.
 _NVLINK, _PCIE, _ROCE = Link(20e-6, 30e9), Link(20e-6, 10e9), Link(10e-6, 25e9 / 8)
-_NVSWITCH = Link(10e-6, 130e9)  # and that of NVSwitch in a DGX-2H
+_NVSWITCH = Link(10e-6, 130e9)  # likewise with NVSwitch in a DGX-2H
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published figure, and what the model says, between a lowest and a highest share."""
+    """A published figure, and the model's, between a lower and an upper bound."""
 
     what: str
     published: float
@@ -41,10 +42,10 @@ class Comparison:
 
 
 def comparisons() -> list[Comparison]:
-    """Return all of them.
+    """Return all comparisons.
 
-    Efficiencies of data parallelism are told without and with full overlap of averages and the
-    backward pass, because the papers don't say what theirs was.
+    Efficiencies of data parallelism are given without and with full overlap of averages and the
+    backward pass, because the papers don't state their overlap.
     """
     found = []
     for name, published, ranks, inside, per_host, source in (
@@ -67,10 +68,10 @@ def comparisons() -> list[Comparison]:
 
 
 def _layers_divided() -> list[Comparison]:
-    """Compare tensor parallelism, whose activations are all computed again."""
+    """Compare tensor parallelism with recomputation of all activations."""
     found = []
     for ranks, (width, layers, published) in _GPT2.items():
-        # Narayanan et al. 2021, arXiv:2104.04473, equation 3: a quarter is computed again.
+        # Narayanan et al. 2021, arXiv:2104.04473, equation 3: a quarter is recomputation.
         operations = 96.0 * _SAMPLES * _WORDS * layers * width**2
         operations *= 1 + _WORDS / (6 * width) + _VOCABULARY / (16 * layers * width)
         compute = 3 / 4 * operations / ranks / _REACHED
@@ -83,10 +84,10 @@ def _layers_divided() -> list[Comparison]:
 
 
 def _stages() -> Comparison:
-    """Compare strong scaling of GPT-3: the more ranks, the fewer microbatches each pipeline has.
+    """Compare strong scaling of GPT-3: with more ranks, each pipeline has fewer microbatches.
 
-    96 GPUs are taken for one pipeline of 12 stages that 8 GPUs share, whose 96 layers are cut into
-    1 to 8 parts a stage; averages of gradients are hidden.
+    96 GPUs form a pipeline of 12 stages of 8 GPUs each, whose 96 layers are divided into 1 to 8
+    chunks per stage. Averages of gradients are assumed to be hidden.
     """
     stages, samples = 12, 1152
 

@@ -1,4 +1,4 @@
-"""Runs a program on some ranks, and tells where its steps spend their time."""
+"""Runs a program on some ranks, and measures where its steps spend their time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horoscale.timeline.steps import step_title, steps
 
 
 class ScalingError(RuntimeError):
-    """A run that says nothing; the message is for the user."""
+    """A run without usable results. The message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Measured:
     """A step on some ranks.
 
     Attributes:
-        ranks: how many.
-        parts: of the step, as the mean over steps and ranks.
-        nbytes: of the operations that a rank submits in a step.
+        ranks: the number of ranks.
+        parts: the parts of the step, as the mean over steps and ranks.
+        nbytes: the bytes of the operations that a rank submits in a step.
     """
 
     ranks: int
@@ -35,16 +35,16 @@ class Measured:
 
 
 def run(ranks: int, command: Sequence[str], skip: int, seconds: float) -> Measured:
-    """Run a Python program on this machine; its output goes where this process' goes.
+    """Run a Python program on this machine. It inherits this process's output streams.
 
     Args:
-        ranks: how many.
-        command: the program and its arguments, in which {ranks} stands for their number.
-        skip: how many steps at the beginning don't count.
-        seconds: that it may take.
+        ranks: the number of ranks.
+        command: the program and its arguments, in which {ranks} is replaced by their number.
+        skip: the number of steps to skip at the beginning.
+        seconds: the time limit.
 
     Raises:
-        ScalingError: it failed, took longer, or has no steps that could be told apart.
+        ScalingError: it failed, took longer, or its steps can't be detected.
     """
     with tempfile.TemporaryDirectory() as folder:
         timeline = Path(folder) / "timeline.json"
@@ -69,7 +69,7 @@ def run(ranks: int, command: Sequence[str], skip: int, seconds: float) -> Measur
 
 
 def measured(timelines: Sequence[RankTimeline], skip: int) -> Measured:
-    """Tell where the steps of a job spend their time.
+    """Measure where the steps of a job spend their time.
 
     Raises:
         ScalingError: there are no steps.
@@ -83,7 +83,7 @@ def measured(timelines: Sequence[RankTimeline], skip: int) -> Measured:
 
 
 def _of_rank(timeline: RankTimeline, title: str, skip: int) -> tuple[Parts, float]:
-    """Return the mean step of a rank, and the bytes that it submits in one."""
+    """Return the mean step of a rank, and the bytes that it submits in a step."""
     found = steps(timeline, title)[skip:]
     if not found:
         raise ScalingError(

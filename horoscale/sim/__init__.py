@@ -1,10 +1,10 @@
 """The control plane of the runtime as Python objects, for simulation and property tests.
 
-These are the very classes of `cpp/core/` that every rank runs, without any I/O: a `Member` for each
-rank of a process set, a `Coordinator` for its lowest rank, the messages between them and their
-bytes. docs/scaling.md simulates large jobs with them.
+These are the classes of `cpp/core/` that every rank runs, without any I/O: a `Member` for each rank
+of a process set, a `Coordinator` for its lowest rank, and the messages between them with their
+encoding. docs/scaling.md simulates large jobs with them.
 
-The module is compiled on request only: `HOROSCALE_BUILD_SIM=1 pip install .`
+The module is compiled only on request: `HOROSCALE_BUILD_SIM=1 pip install .`
 """
 
 from __future__ import annotations

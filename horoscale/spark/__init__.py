@@ -1,4 +1,4 @@
-"""Jobs on Spark: a function on its executors, and estimators for pyspark.ml's pipelines.
+"""Jobs on Spark: runs functions on executors, and provides estimators for pyspark.ml's pipelines.
 
     from pyspark.sql import SparkSession
     import horoscale.spark

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_S = 0.2
-_TELL_S = 5.0  # that there is something to wait for
+_TELL_S = 5.0  # delay of the message that it waits
 
 
 class SparkError(RuntimeError):
-    """Spark is not there, or can't run such a job; the message is for the user."""
+    """Spark is not available, or can't run such a job. The message is for the user."""
 
 
 def active_context() -> SparkContext:
-    """Return the SparkContext of this process. Raises SparkError where there is none."""
+    """Return the SparkContext of this process. Raises SparkError if there is none."""
     try:
         from pyspark import SparkContext
     except ImportError as error:
@@ -46,14 +46,14 @@ def active_context() -> SparkContext:
 
 
 def allocates_dynamically(context: SparkContext) -> bool:
-    """Return whether Spark starts and ends executors as tasks need them (dynamic allocation)."""
+    """Return whether Spark starts and ends executors on demand (dynamic allocation)."""
     if context.master == "local" or context.master.startswith("local["):
         return False  # Spark ignores the setting there
     return _settings(context)("spark.dynamicAllocation.enabled", "false").lower() == "true"
 
 
 def check_barrier(context: SparkContext, wanted: int) -> None:
-    """Raise SparkError if this application can never run a barrier stage of so many tasks."""
+    """Raise SparkError if this application can never run a barrier stage of `wanted` tasks."""
     check_slots(context, wanted)
     if allocates_dynamically(context):
         raise SparkError(
@@ -63,7 +63,7 @@ def check_barrier(context: SparkContext, wanted: int) -> None:
 
 
 def check_slots(context: SparkContext, wanted: int) -> None:
-    """Raise SparkError if this application can never run so many tasks at the same time."""
+    """Raise SparkError if this application can never run `wanted` tasks at the same time."""
     most = _most_slots(context)
     if most is not None and most < wanted:
         raise SparkError(
@@ -73,14 +73,14 @@ def check_slots(context: SparkContext, wanted: int) -> None:
 
 
 def wait_for_slots(context: SparkContext, wanted: int, seconds: float) -> None:
-    """Wait until Spark can run so many tasks at the same time.
+    """Wait until Spark can run `wanted` tasks at the same time.
 
-    Barrier tasks start together or not at all. Spark itself tells only after many attempts that
-    there is no room for them (SPARK-24819), or waits for ever. With dynamic allocation, executors
-    start when tasks wait for them: there is nothing to wait for before.
+    Barrier tasks start together or not at all. Spark reports a lack of slots only after many
+    attempts (SPARK-24819), or waits forever. With dynamic allocation, executors start when tasks
+    wait for them, so this function does not wait.
 
     Raises:
-        SparkError: at once where they can never be so many; after `seconds` otherwise.
+        SparkError: immediately if there can never be so many slots; otherwise after `seconds`.
     """
     check_slots(context, wanted)
     if allocates_dynamically(context):
@@ -111,7 +111,7 @@ def _slots(context: SparkContext) -> int:
 
 
 def _most_slots(context: SparkContext) -> int | None:
-    """How many slots there are when all executors have come; None where nobody knows."""
+    """Return the number of slots when all executors have started; None if unknown."""
     setting = _settings(context)
     cpus = int(setting("spark.task.cpus", "1"))
     local_cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", context.master)

@@ -1,4 +1,4 @@
-"""What the estimators have in common: parameters, the way of the data, and the predictions."""
+"""Shared parts of the estimators: parameters, data, and predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Training:
-    """What the ranks of a fit() are given. What `model` is only the framework's function knows."""
+    """The arguments of the ranks of a fit(). `model` is specific to the framework."""
 
     model: bytes
     train: parquet.DataFiles
@@ -46,11 +46,11 @@ class Training:
 
     @property
     def store(self) -> Store:
-        """Where the checkpoint goes."""
+        """The store for the checkpoint."""
         return self.train.store
 
     def read(self, data: parquet.DataFiles, rows: range) -> tuple[list[Array], list[Array]]:
-        """Some rows: the inputs as the model takes them, and the labels as they are."""
+        """Read some rows: the inputs as the model takes them, and the unconverted labels."""
         arrays = parquet.read(data, rows, [*self.feature_cols, *self.label_cols])
         inputs = as_inputs([arrays[name] for name in self.feature_cols], self.input_shapes)
         return inputs, [arrays[name] for name in self.label_cols]
@@ -58,7 +58,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a rank returns: the model, the losses and metrics of each epoch, and output widths."""
+    """A rank's result: the model, the losses and metrics of each epoch, and output widths."""
 
     model: bytes
     history: dict[str, list[float]]
@@ -66,7 +66,7 @@ class Trained:
 
 
 class Predictor(Protocol):
-    """A function from inputs to outputs, by the framework's model."""
+    """A function from inputs to outputs of the framework's model."""
 
     model: Any
 
@@ -75,7 +75,7 @@ class Predictor(Protocol):
 
 
 def as_inputs(columns: Sequence[Array], shapes: Sequence[Sequence[int]] | None) -> list[Array]:
-    """Inputs as float32, each row of the shape that the model takes; a number is a row of one."""
+    """Convert inputs to float32 in the model's shapes; a number becomes a row of one."""
     if shapes is None:
         shapes = [column.shape[1:] or (1,) for column in columns]
     return [
@@ -110,7 +110,7 @@ class _Parameters(Params):  # type: ignore[misc]
 class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
     """An estimator of pyspark.ml that trains a model on ranks.
 
-    A framework's estimator says what travels, what a rank does with it, and what a model predicts.
+    Subclasses define the serialized model, the ranks' function, and the model's predictions.
     """
 
     def __init__(self, **parameters: Any) -> None:
@@ -132,21 +132,21 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
             raise TypeError("store: expected a Store, such as Store.create('/shared/runs')")
 
     def get(self, name: str) -> Any:
-        """The value of a parameter; None where it has none."""
+        """Return the value of a parameter, or None."""
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
     @abstractmethod
     def _serialized(self) -> bytes:
-        """What the ranks are to train."""
+        """Return the serialized model and training setup for the ranks."""
 
     @abstractmethod
     def _trainer(self) -> Callable[[Training], Trained]:
-        """What each rank calls."""
+        """Return the function that each rank calls."""
 
     @abstractmethod
     def _predictor(self, model: bytes) -> Callable[[], Predictor]:
-        """What opens a model, also in a task of Spark."""
+        """Return a function that loads a model, also in a task of Spark."""
 
     def _fit(self, dataset: DataFrame) -> HoroscaleModel:
         context = active_context()
@@ -187,7 +187,7 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
         return HoroscaleModel(self, trained, run_id, tuple(outputs))
 
     def _split(self, frame: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-        """The rows to train with, and those to validate with."""
+        """Return the training rows, and the validation rows."""
         chosen = self.get("validation")
         if chosen is None:
             return frame, None
@@ -213,13 +213,13 @@ class HoroscaleEstimator(Estimator, _Parameters):  # type: ignore[misc]
 
 
 class HoroscaleModel(Model):  # type: ignore[misc]
-    """A trained model as a Transformer: transform() adds the columns of its predictions.
+    """A trained model as a Transformer: transform() adds columns with its predictions.
 
-    An output of one number a row becomes a column of doubles, a wider one a column of vectors.
+    An output with one number per row becomes a column of doubles, a wider one a column of vectors.
 
     Attributes:
-        history: losses and metrics, by name a list of epochs; those of validation begin with val_.
-        run_id: the run's folder in the store, where its last checkpoint is.
+        history: losses and metrics: lists of epochs by name. Those of validation begin with val_.
+        run_id: the name of the run's folder in the store, which contains its last checkpoint.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class HoroscaleModel(Model):  # type: ignore[misc]
         self._predictor = estimator._predictor(trained.model)
 
     def getModel(self) -> Any:  # noqa: N802 (pyspark.ml's style)
-        """The framework's model."""
+        """Return the framework's model."""
         return self._predictor().model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -244,7 +244,7 @@ class HoroscaleModel(Model):  # type: ignore[misc]
         parquet.check_columns(dataset, self._features)
         columns = [parquet.plain_column(dataset, name) for name in self._features]
         predictions = _prediction(self._predictor, self._shapes)(*columns)
-        begin = 1  # of the first output among all
+        begin = 1  # offset of the first output
         for name, width in zip(self._outputs, self._trained.widths, strict=True):
             own = functions.slice(predictions, begin, width)
             column = own.getItem(0) if width == 1 else array_to_vector(own)
@@ -254,7 +254,7 @@ class HoroscaleModel(Model):  # type: ignore[misc]
 
 
 def _prediction(predictor: Callable[[], Predictor], shapes: Sequence[Sequence[int]] | None) -> Any:
-    """A function of Spark's from the inputs to the outputs, one after the other, as an array."""
+    """Return a Spark function from the inputs to the concatenated outputs, as an array."""
     import pandas as pd
 
     def predict(batches: Any) -> Iterator[Any]:
@@ -266,7 +266,7 @@ def _prediction(predictor: Callable[[], Predictor], shapes: Sequence[Sequence[in
             flat = [np.asarray(one, np.float64).reshape(len(one), -1) for one in outputs]
             yield pd.Series(list(np.concatenate(flat, axis=1)))
 
-    # What Spark takes the kind of function from; as text it could not be resolved here.
+    # Spark determines the kind of function from the annotations, which must not be strings here.
     predict.__annotations__ = {
         "batches": Iterator[tuple[pd.Series, ...]],
         "return": Iterator[pd.Series],
@@ -280,7 +280,7 @@ def _rows(series: Any) -> Array:
 
 
 def _shapes(given: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Shapes without the batch, for which Horovod's have a leading -1."""
+    """Return shapes without the batch dimension; Horovod's have a leading -1 for it."""
     if given is None:
         return None
     return tuple(tuple(one[1:] if one and one[0] == -1 else one) for one in given)

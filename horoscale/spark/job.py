@@ -1,4 +1,4 @@
-"""horoscale.spark.run(): a function on ranks that are started through Spark's tasks."""
+"""horoscale.spark.run(): runs a function on ranks that are started through Spark's tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from horoscale.spark.context import SparkError, active_context, check_barrier, w
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-DEFAULT_START_TIMEOUT_S = 600.0  # a cluster may have to make room first
+DEFAULT_START_TIMEOUT_S = 600.0  # a cluster may have to start executors first
 _END_S = 30.0  # for Spark to end the tasks
 
 
@@ -42,37 +42,38 @@ def run(
     *,
     options: Sequence[str] = (),
 ) -> list[Any]:
-    """Calls `fn(*args, **kwargs)` on `num_proc` ranks on Spark's executors.
+    """Call `fn(*args, **kwargs)` on `num_proc` ranks on Spark's executors.
 
-    A barrier stage of `num_proc` tasks holds the ranks' slots; those of one executor are one host.
-    What the ranks print appears here, or in `stdout` and `stderr`.
+    A barrier stage of `num_proc` tasks reserves the ranks' slots. An executor is a host. The ranks'
+    output appears here, or in `stdout` and `stderr`.
 
     Args:
-        fn: called on every rank, where it calls `hvd.init()`; may be a lambda.
+        fn: the function to call on every rank, which calls `hvd.init()`; may be a lambda.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        num_proc: how many ranks; Spark's default parallelism if None.
-        start_timeout: seconds for Spark to make room for all tasks, and start them (default 600).
+        num_proc: the number of ranks. None: Spark's default parallelism.
+        start_timeout: seconds for Spark to provide slots for all tasks, and start them (default
+            600).
         use_mpi: whether mpirun starts the ranks, through agents in the barrier tasks.
-        use_gloo: the native backend, which is the default.
+        use_gloo: whether to use the native backend, which is the default.
         extra_mpi_args: further arguments of mpirun, as one string.
-        env: variables of the ranks, beside this process' own that go to other hosts.
-        stdout: a text stream for what the ranks print.
-        stderr: the same for what they print to standard error.
-        verbose: 2 tells what the launcher does.
-        nics: network interfaces of this machine that executors reach.
-        prefix_output_with_timestamp: whether the time comes before each line of the ranks.
+        env: environment variables for the ranks, in addition to those that horoscalerun forwards
+            from this process to other hosts.
+        stdout: a text stream for the ranks' output.
+        stderr: a text stream for the ranks' standard error.
+        verbose: 2 logs what the launcher does.
+        nics: network interfaces of this machine that executors can reach.
+        prefix_output_with_timestamp: whether to prefix each line of the ranks with the time.
         executable: the Python interpreter of the ranks, on the executors.
         options: further flags of horoscalerun, such as ["--timeline-filename", "trace.json"].
 
     Returns:
-        What the function returned, by rank.
+        The function's results by rank.
 
     Raises:
         The exception of the first rank that raised, caused by a RankError with rank and traceback.
-        RuntimeError: a rank ended without raising, such as by a signal.
-        SparkError: Spark is not there, has no room for so many ranks, or allocates executors
-            dynamically.
+        RuntimeError: a rank ended without raising, for example because of a signal.
+        SparkError: Spark is not available, has too few slots, or allocates executors dynamically.
     """
     if use_mpi and use_gloo:
         raise ValueError("use_mpi and use_gloo don't go together")
@@ -116,18 +117,18 @@ def run_elastic(
     executable: str | None = None,
     options: Sequence[str] = (),
 ) -> list[Any]:
-    """Calls `fn` on ranks that come and go with Spark's executors: see docs/elastic.md.
+    """Call `fn` on ranks that follow Spark's executors: see docs/elastic.md.
 
-    `max_num_proc` ordinary tasks, of which Spark runs as many as there are slots and starts anew
-    what is lost, hold the ranks' places. The job begins with `num_proc` ranks and goes on with
-    `min_num_proc`; `min_np` and `max_np` are older names. The other parameters are run()'s and
-    horoscale.run()'s.
+    `max_num_proc` ordinary tasks reserve the ranks' slots. Spark runs as many as there are slots
+    and restarts lost ones. The job starts with `num_proc` ranks and continues with at least
+    `min_num_proc`. `min_np` and `max_np` are aliases. The other parameters are those of run() and
+    horoscale.run().
 
     Returns:
-        What the function returned, by rank, on the ranks that the job has at its end.
+        The function's results by rank, on the ranks at the end of the job.
 
     Raises:
-        What run() raises, where the job can't go on.
+        The exceptions of run(), if the job can't continue.
     """
     context = active_context()
     size = context.defaultParallelism if num_proc is None else num_proc
@@ -166,7 +167,7 @@ def _flags(verbose: int, timestamp: bool) -> list[str]:
 
 
 class _Tasks:
-    """A job of Spark whose tasks are agents; a thread waits for it."""
+    """A Spark job whose tasks are agents; a thread waits for it."""
 
     def __init__(self, context: SparkContext, agents: Agents, size: int, *, barrier: bool) -> None:
         from pyspark import InheritableThread
@@ -182,16 +183,16 @@ class _Tasks:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise SparkError where the job has failed."""
+        """Raise SparkError if the job has failed."""
         if self._error is not None:
             raise SparkError(_reason(self._error)) from self._error
 
     def end(self) -> None:
-        """Wait for the tasks, whose driver has sent them home."""
+        """Wait for the tasks, which the driver has dismissed."""
         self._ended.wait(_END_S)
 
     def fail(self) -> None:
-        """Have Spark count its job as failed."""
+        """Make Spark count its job as failed."""
         self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
@@ -200,7 +201,7 @@ class _Tasks:
             tasks = self._context.parallelize(range(self._size), self._size)
             source = tasks.barrier() if self._barrier else tasks
             source.mapPartitionsWithIndex(self._work).collect()
-        except Exception as error:  # of any kind that Py4J knows
+        except Exception as error:  # Py4J documents no exception types
             self._error = error
         finally:
             self._ended.set()
@@ -210,7 +211,7 @@ class _Tasks:
 def _tasks(
     context: SparkContext, size: int, nics: Sequence[str], *, barrier: bool
 ) -> Iterator[tuple[Agents, _Tasks]]:
-    """Tasks that hold the ranks' slots meanwhile."""
+    """Hold the ranks' slots by tasks inside the block."""
     try:
         agents = Agents(tuple(reach.own_addresses(nics)))
     except AgentsError as error:
@@ -223,7 +224,7 @@ def _tasks(
     try:
         yield agents, tasks
     except AgentsError as error:
-        tasks.check()  # which may tell more
+        tasks.check()  # may raise a more specific error
         tasks.fail()
         raise SparkError(str(error)) from error
     except BaseException:
@@ -235,7 +236,7 @@ def _tasks(
 
 
 def _reason(error: Exception) -> str:
-    """One line of what Spark says, which is a page."""
+    """Return one line of Spark's error, which is a page long."""
     text = str(error)
     missing = re.search(r"ModuleNotFoundError: No module named '(horoscale[^']*)'", text)
     if missing:

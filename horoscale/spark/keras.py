@@ -1,4 +1,4 @@
-"""KerasEstimator: a Keras model as an estimator of pyspark.ml."""
+"""KerasEstimator: trains a Keras model as an estimator of pyspark.ml."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ __all__ = ["KerasEstimator"]
 
 
 class KerasEstimator(HoroscaleEstimator):
-    """Trains a Keras 3 model on the rows of a data frame: `fit(frame)` gives a Transformer.
+    """Trains a Keras 3 model on the rows of a data frame: `fit(frame)` returns a Transformer.
 
-    Each rank calls the model's fit() on its part of the rows, which are kept in its memory. All
-    ranks take as many rows; what doesn't divide is left out.
+    Each rank calls the model's fit() on its part of the rows, which it keeps in memory. All ranks
+    use equal numbers of rows; the remainder is omitted.
 
     Args:
-        model: a built model, with an input for each of `feature_cols`: float32, of shape
-            (batch, *shape of the column's values), or as `input_shapes` says.
+        model: a built model with an input for each of `feature_cols`: float32, of shape
+            (batch, *shape of the column's values), or as in `input_shapes`.
         optimizer: a Keras optimizer, or the name of one.
-        loss: a Keras loss, or the name of one, or what else compile() takes.
-        metrics: what compile() takes.
+        loss: a Keras loss, its name, or another value that compile() accepts.
+        metrics: the metrics for compile().
         store: a Store.
-        feature_cols: names of columns of numbers, arrays of them or vectors.
+        feature_cols: names of columns of numbers, of arrays of numbers, or of vectors.
         label_cols: names of columns of labels, as many as the model has outputs.
         output_cols: names for the predictions; `<label>__output` by default.
-        input_shapes: the shape of each input, without the batch or with -1 for it.
-        num_proc: how many ranks; Spark's default parallelism if not given.
-        batch_size: rows of a step of each rank (32).
+        input_shapes: the shape of each input, without the batch dimension or with -1 for it.
+        num_proc: the number of ranks; by default Spark's default parallelism.
+        batch_size: rows per step and rank (32).
         epochs: passes over the data (1).
-        validation: the part of the rows to hold out, or a column that is true for these.
+        validation: the fraction of the rows to hold out, or a column that is true for these.
         shuffle: whether Spark shuffles the rows, and each rank its own for each epoch (True).
-        random_seed: of the shuffling (1).
-        verbose: 0 shows nothing of the epochs.
-        run_id: names the run's folder in the store.
+        random_seed: the seed for shuffling (1).
+        verbose: 0 hides the epochs' progress.
+        run_id: the name of the run's folder in the store.
         run_options: further parameters of `horoscale.spark.run()`.
     """
 
@@ -73,9 +73,9 @@ class KerasEstimator(HoroscaleEstimator):
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What compile() and fit() need, for another process."""
+    """The arguments of compile() and fit(), for another process."""
 
-    backend: str  # Keras': the one that the model was made with
+    backend: str  # Keras's backend with which the model was created
     model: bytes
     optimizer: dict[str, Any]
     loss: Any
@@ -83,7 +83,7 @@ class _Recipe:
 
 
 class _Predictor:
-    """A model that predicts, opened from its file."""
+    """A model for predictions, loaded from its file."""
 
     def __init__(self, backend: str, saved: bytes) -> None:
         os.environ.setdefault("KERAS_BACKEND", backend)  # read when Keras is imported
@@ -95,7 +95,7 @@ class _Predictor:
 
 
 def train(training: Training) -> Trained:
-    """Train on this rank, which is one of a job that has not begun."""
+    """Train on this rank, before hvd.init() was called."""
     recipe: _Recipe = cloudpickle.loads(training.model)
     os.environ.setdefault("KERAS_BACKEND", recipe.backend)
     import keras
@@ -140,7 +140,7 @@ def train(training: Training) -> Trained:
 
 
 def _checkpoints(training: Training, rank: int) -> Any:
-    """A callback with which rank 0 writes the model after each epoch."""
+    """Return a callback with which rank 0 writes the model after each epoch."""
     import keras
 
     def write(model: Any) -> None:
@@ -156,7 +156,7 @@ def _checkpoints(training: Training, rank: int) -> Any:
 
 
 def _rows(data: parquet.DataFiles, rank: int, size: int) -> range:
-    """A rank's rows, as many as each has."""
+    """Return a rank's rows; all ranks have equal numbers."""
     return parquet.part(rank, size, data.total - data.total % size)
 
 
@@ -165,7 +165,7 @@ def _one_or_all(arrays: list[Array]) -> Any:
 
 
 def _saved(model: Any, *, without_optimizer: bool = False) -> bytes:
-    """A model as the content of a .keras file; of an optimizer of ours nothing is kept."""
+    """Return a model as the content of a .keras file. Our optimizer's state is not kept."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         model.save(path, include_optimizer=not without_optimizer)

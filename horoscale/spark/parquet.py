@@ -1,7 +1,7 @@
 """A data frame as Parquet files in a store, of which each rank reads its part.
 
-Spark's tasks write through pyarrow and fsspec, and ranks read in the same way, so that Hadoop need
-not know the store. A rank's part is a range of the rows of all files, in their order.
+Spark's tasks write with pyarrow and fsspec, and ranks read in the same way, so Hadoop need not
+support the store. A rank's part is a range of the rows of all files, in order.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_ROW_GROUP = 1 << 16  # rows: what is read to get at one of them
+_ROW_GROUP = 1 << 16  # rows that must be read to access one of them
 
 
 class DataError(ValueError):
-    """A column that can't be used; the message is for the user."""
+    """A column is unusable. The message is for the user."""
 
 
 @dataclass(frozen=True)
 class DataFiles:
-    """What was written: the files of a data set and how many rows each has."""
+    """The files of a written data set, and the number of rows of each."""
 
     store: Store
     files: tuple[str, ...]
@@ -38,14 +38,14 @@ class DataFiles:
 
     @property
     def total(self) -> int:
-        """The rows of all files."""
+        """The number of rows in all files."""
         return sum(self.rows)
 
 
 def write(frame: DataFrame, columns: Sequence[str], store: Store, path: str) -> DataFiles:
-    """Write these columns of a data frame below a folder of the store, a file for each partition.
+    """Write columns of a data frame to a folder of the store, a file for each partition.
 
-    Raises DataError where a column is missing.
+    Raises DataError if a column is missing.
     """
     chosen = _plain(frame, columns)
     written = chosen.mapInArrow(
@@ -56,7 +56,7 @@ def write(frame: DataFrame, columns: Sequence[str], store: Store, path: str) -> 
 
 
 def part(rank: int, size: int, total: int) -> range:
-    """The rows of a rank: those of the first ranks are one more where it doesn't divide."""
+    """Return the rows of a rank; if they do not divide evenly, the first ranks have one more."""
     each, more = divmod(total, size)
     begin = rank * each + min(rank, more)
     return range(begin, begin + each + (rank < more))
@@ -66,8 +66,8 @@ def read(data: DataFiles, rows: range, columns: Sequence[str]) -> dict[str, np.n
     """Read these rows: an array of shape (rows, ...) for each column.
 
     Raises:
-        DataError: a column's values have no one shape.
-        StoreError: a file is not there, as this machine sees the store.
+        DataError: a column's values have different shapes.
+        StoreError: this machine does not see a file of the store.
     """
     import pyarrow as pa
 
@@ -85,7 +85,7 @@ def read(data: DataFiles, rows: range, columns: Sequence[str]) -> dict[str, np.n
 
 
 def to_array(name: str, column: Any) -> np.ndarray[Any, Any]:
-    """An Arrow column of numbers, or of lists of one length of them, as an array of its rows.
+    """Convert an Arrow column of numbers, or of lists of equal length, to an array of its rows.
 
     Raises DataError.
     """
@@ -93,7 +93,7 @@ def to_array(name: str, column: Any) -> np.ndarray[Any, Any]:
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # of no chunk
+    if isinstance(column, pa.ChunkedArray):  # without chunks
         column = pa.array([], column.type)
     if column.null_count:
         raise DataError(f"column {name!r} has rows without a value")
@@ -124,7 +124,7 @@ def _all_have(lists: pa.Array, width: int) -> bool:
 def _read_rows(
     store: Store, file: str, wanted: range, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Of one file, the row groups in which wanted rows are, cut to them."""
+    """Read the row groups of a file that contain wanted rows, cut to these."""
     import pyarrow.parquet as pq
 
     try:
@@ -146,14 +146,14 @@ def _read_rows(
 def _write_part(
     store: Store, path: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task of Spark: write a partition, and tell which file it is."""
+    """Write a partition, in a task of Spark, and return its file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark import TaskContext
 
     context = TaskContext.get()
     number = context.partitionId() if context is not None else 0
-    # Another name each time: a task may be run again, beside what it wrote before.
+    # A unique name: a repeated task must not overwrite its earlier file.
     file = posixpath.join(path, f"part-{number:06d}-{uuid.uuid4().hex[:8]}.parquet")
     store.filesystem.makedirs(path, exist_ok=True)
     rows, writer, opened = 0, None, None
@@ -176,13 +176,13 @@ def _write_part(
 
 
 def _plain(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """These columns, vectors of pyspark.ml as arrays. Raises DataError where one is missing."""
+    """Return columns, vectors converted to arrays. Raises DataError if one is missing."""
     check_columns(frame, columns)
     return frame.select(*(plain_column(frame, name).alias(name) for name in columns))
 
 
 def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
-    """Raise DataError where a data frame lacks one of these."""
+    """Raise DataError if a data frame lacks one of these columns."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise DataError(
@@ -192,7 +192,7 @@ def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
 
 
 def plain_column(frame: DataFrame, name: str) -> Any:
-    """A column, where it is of vectors of pyspark.ml as one of arrays."""
+    """Return a column; vectors of pyspark.ml are converted to arrays."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import functions

@@ -1,4 +1,4 @@
-"""Where estimators keep data and models: a folder of any file system that fsspec knows."""
+"""Storage for estimators' data and models: a folder of any file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any
 
 
 class StoreError(ValueError):
-    """A store that can't be used; the message is for the user."""
+    """A store is unusable. The message is for the user."""
 
 
 class Store:
-    """A folder that all machines of a Spark cluster see, by path or URL.
+    """A folder that all machines of a Spark cluster can access, by path or URL.
 
-    A path is for one machine, or for a file system that all mount; URLs such as `s3://bucket/runs`
-    need fsspec's package for their kind. The folder of a run is `<prefix>/runs/<run id>`.
+    A path is for a single machine, or for a file system that all of them mount. URLs such as
+    `s3://bucket/runs` need the fsspec package for their scheme. The folder of a run is
+    `<prefix>/runs/<run id>`.
     """
 
     def __init__(
         self, prefix_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
-        """Find the file system and see that the folder can be written.
+        """Open the file system and check that the folder is writable.
 
-        `storage_options` are fsspec's, such as credentials. They travel to whoever gets the store.
+        `storage_options` are fsspec's, such as credentials. They are sent to every process that
+        receives the store.
 
-        Raises StoreError where there is no such file system, or the folder can't be written.
+        Raises StoreError if there is no such file system, or the folder can't be written.
         """
         self.prefix_path = os.fspath(prefix_path)
         self.storage_options = dict(storage_options or {})
@@ -47,41 +49,41 @@ class Store:
         return self._filesystem
 
     def get_run_path(self, run_id: str) -> str:
-        """The folder of a run, on the file system."""
+        """Return the folder of a run, on the file system."""
         return posixpath.join(self._root, "runs", run_id)
 
     def get_train_data_path(self, run_id: str) -> str:
-        """The folder of a run's training data."""
+        """Return the folder of a run's training data."""
         return posixpath.join(self.get_run_path(run_id), "train")
 
     def get_val_data_path(self, run_id: str) -> str:
-        """The folder of a run's validation data."""
+        """Return the folder of a run's validation data."""
         return posixpath.join(self.get_run_path(run_id), "validation")
 
     def get_checkpoint_path(self, run_id: str) -> str:
-        """The file that has the model as it is after the last whole epoch."""
+        """Return the file with the model after the last complete epoch."""
         return posixpath.join(self.get_run_path(run_id), "checkpoint")
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a folder."""
+        """Return whether there is a file or a folder."""
         return bool(self._filesystem.exists(path))
 
     def read(self, path: str) -> bytes:
-        """The content of a file. Raises StoreError where this machine does not see it."""
+        """Return the content of a file. Raises StoreError if this machine does not see it."""
         try:
             return bytes(self._filesystem.cat_file(path))
         except FileNotFoundError:
             raise StoreError(f"{path} is not there: {self._advice()}") from None
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, which others see as it was until it is whole where the system can that."""
+        """Write a file, atomically if the file system supports it."""
         self._filesystem.makedirs(posixpath.dirname(path), exist_ok=True)
         new = f"{path}.{uuid.uuid4().hex[:8]}"
         self._filesystem.pipe_file(new, content)
         self._filesystem.mv(new, path)
 
     def delete(self, path: str) -> None:
-        """Delete a file or a folder and what is in it, if it is there."""
+        """Delete a file, or a folder with its contents, if it exists."""
         if self.exists(path):
             self._filesystem.rm(path, recursive=True)
 
@@ -110,7 +112,7 @@ class Store:
             self._filesystem.makedirs(self._root, exist_ok=True)
             self._filesystem.pipe_file(trial, b"horoscale")
             self._filesystem.rm_file(trial)
-        except Exception as error:  # of any kind that a file system has
+        except Exception as error:  # file systems have different exceptions
             said = str(error) or type(error).__name__
             raise StoreError(
                 f"store {self.prefix_path!r} can't be written: {said}; name a folder that this "
@@ -125,7 +127,7 @@ class Store:
 
 
 def _reopen(prefix_path: str, storage_options: Mapping[str, Any]) -> Store:
-    """A store of another process, which need not be written from here."""
+    """Return a store from another process, without checking that it is writable here."""
     store = Store.__new__(Store)
     store.prefix_path = prefix_path
     store.storage_options = dict(storage_options)

@@ -1,4 +1,4 @@
-"""What runs in Spark's tasks: an agent, through which the launcher reaches the executor."""
+"""The function of Spark's tasks: an agent, through which the launcher reaches the executor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from horoscale.engines.agents.agent import Invitation, Seat, serve
 
 
 def agent(invitation: Invitation, index: int, rows: Iterable[Any]) -> Iterator[Any]:
-    """Be the agent of this task until the job is over."""
+    """Run the agent of this task until the job is over."""
     from pyspark import TaskContext
 
     del rows
@@ -33,7 +33,7 @@ def executor_process() -> int:
 
 
 def _executor() -> str:
-    """A name of the executor, which is a host to the launcher: this machine's and its process."""
+    """Return the executor's name as the launcher's host: the machine's and its process ID."""
     return f"{socket.gethostname()}-{executor_process()}"
 
 

@@ -1,4 +1,4 @@
-"""TorchEstimator: a PyTorch model as an estimator of pyspark.ml."""
+"""TorchEstimator: trains a PyTorch model as an estimator of pyspark.ml."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ __all__ = ["TorchEstimator"]
 
 
 class TorchEstimator(HoroscaleEstimator):
-    """Trains a PyTorch model on the rows of a data frame: `fit(frame)` gives a Transformer.
+    """Trains a PyTorch model on the rows of a data frame: `fit(frame)` returns a Transformer.
 
-    Each rank reads its part of the rows, which are kept in its memory. The gradients of a step are
-    those of the mean over the rows of all ranks, however many each has in it.
+    Each rank reads its part of the rows, which it keeps in memory. The gradients of a step are
+    those of the mean over the rows of all ranks, even if ranks have different numbers of rows.
 
     Args:
         model: a module, called with one tensor for each of `feature_cols`: float32, of shape
-            (batch, *shape of the column's values), or as `input_shapes` says.
+            (batch, *shape of the column's values), or as in `input_shapes`.
         optimizer: a torch optimizer of the model's parameters.
-        loss: a function of an output and its labels that gives the mean over the batch; or one for
-            each output. Labels are int64 where the column has integers, float32 otherwise.
-        metrics: by name, functions of the outputs and the labels that give a mean as well.
+        loss: a function of an output and its labels that returns the mean over the batch, or one
+            for each output. Labels are int64 if the column has integers, float32 otherwise.
+        metrics: functions, by name, of the outputs and the labels that return a mean, too.
         store: a Store.
-        feature_cols: names of columns of numbers, arrays of them or vectors.
+        feature_cols: names of columns of numbers, of arrays of numbers, or of vectors.
         label_cols: names of columns of labels, as many as the model has outputs.
         output_cols: names for the predictions; `<label>__output` by default.
-        input_shapes: the shape of each input, without the batch or with -1 for it.
-        num_proc: how many ranks; Spark's default parallelism if not given.
-        batch_size: rows of a step of each rank (32).
+        input_shapes: the shape of each input, without the batch dimension or with -1 for it.
+        num_proc: the number of ranks; by default Spark's default parallelism.
+        batch_size: rows per step and rank (32).
         epochs: passes over the data (1).
-        validation: the part of the rows to hold out, or a column that is true for these.
+        validation: the fraction of the rows to hold out, or a column that is true for these.
         shuffle: whether Spark shuffles the rows, and each rank its own for each epoch (True).
-        random_seed: of the shuffling (1).
-        verbose: 0 shows nothing of the epochs.
-        run_id: names the run's folder in the store.
+        random_seed: the seed for shuffling (1).
+        verbose: 0 hides the epochs' progress.
+        run_id: the name of the run's folder in the store.
         run_options: further parameters of `horoscale.spark.run()`.
     """
 
@@ -51,7 +51,7 @@ class TorchEstimator(HoroscaleEstimator):
         if optimizer is None or loss is None:
             raise TypeError("TorchEstimator needs optimizer and loss")
         losses = tuple(loss) if isinstance(loss, (list, tuple)) else (loss,)
-        # In one piece: the optimizer's parameters are the model's.
+        # Pickled together, so that the optimizer still refers to the model's parameters.
         return bytes(cloudpickle.dumps((model, optimizer, losses, self.get("metrics") or {})))
 
     def _trainer(self) -> Callable[[Training], Trained]:
@@ -62,7 +62,7 @@ class TorchEstimator(HoroscaleEstimator):
 
 
 class _Predictor:
-    """A model that predicts, opened from its pickle and its weights."""
+    """A model for predictions, loaded from its pickle and its weights."""
 
     def __init__(self, pickled: bytes, weights: bytes) -> None:
         import torch
@@ -80,7 +80,7 @@ class _Predictor:
 
 
 def train(training: Training) -> Trained:
-    """Train on this rank, which is one of a job that has not begun."""
+    """Train on this rank, before hvd.init() was called."""
     import torch
 
     import horoscale.torch as hvd
@@ -111,7 +111,7 @@ def train(training: Training) -> Trained:
             outputs = _as_tuple(model(*inputs))
             widths = tuple(math.prod(one.shape[1:]) for one in outputs)
             loss = measure.loss(outputs, labels)
-            # The average over the ranks is then the mean over the step's rows.
+            # Makes the average over the ranks the mean over the step's rows.
             (loss * weight * hvd.size() if weight else loss * 0.0).backward()
             wrapped.step()
             if weight:
@@ -164,7 +164,7 @@ class _Measure:
 
 
 class _Rows:
-    """A rank's part of the rows, in batches of which all ranks have equally many."""
+    """A rank's part of the rows, in batches; all ranks have equal numbers of batches."""
 
     def __init__(
         self, training: Training, data: parquet.DataFiles, device: Any, rank: int, size: int
@@ -179,9 +179,10 @@ class _Rows:
         self._labels = [torch.from_numpy(_label(one)).to(device) for one in labels]
 
     def batches(self, epoch: int | None) -> Iterator[tuple[list[Any], list[Any], float]]:
-        """Inputs, labels and this rank's part of the step's rows; shuffled for the epoch if any.
+        """Yield inputs, labels and the weight for this rank's rows of a step; shuffled per epoch.
 
-        Where it has no row left it gets one with weight 0, to take part with.
+        If this rank has no rows left, it gets one with weight 0, to take part in the step. With
+        None as the epoch, rows are not shuffled.
         """
         import torch
 
@@ -206,7 +207,7 @@ def _label(array: Array) -> Array:
 def _note(
     history: dict[str, list[float]], prefix: str, names: Sequence[str], sums: Any, total: int
 ) -> None:
-    """Add the means over the rows of all ranks to the history."""
+    """Append the means over the rows of all ranks to the history."""
     import horoscale.torch as hvd
 
     means = hvd.allreduce(sums, op=hvd.Sum, name=f"{prefix}means") / total

@@ -34,7 +34,7 @@ Common to all collectives:
 
 Structure: native/ is the kernel, one library for all versions of TensorFlow, and loader.py loads
 it. collectives.py has the ops on lists of tensors and their gradients, ops.py the public functions.
-gradients.py combines the gradients of a step for tape.py and optimizer.py, after aggregation.py.
+gradients.py reduces the gradients of a step for tape.py and optimizer.py, after aggregation.py.
 """
 
 try:

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from horoscale.tensorflow.variables import key_of
 
-# Takes gradients and their variables, and returns reduced gradients, such as a GradientReduction.
+# Takes gradients and their variables, and returns reduced gradients, like a GradientReduction.
 Reduce = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
 
 
 class GradientAggregation:
-    """Sums gradients on this rank and reduces the sums every `passes` times.
+    """Sums gradients on this rank and reduces the sums every `passes` passes.
 
     The sums and the count are variables, so it works in eager mode, in a tf.function and in a
     TensorFlow 1 graph. All ranks must call it equally often.
@@ -31,9 +31,9 @@ class GradientAggregation:
         self._sums: dict[int, tf.Variable] = {}  # by key_of(): some variables may be frozen later
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Add the gradients of one pass; return the reduced sums, which count on the last pass.
+        """Add the gradients of one pass. Return the reduced sums, which are valid on the last pass.
 
-        On other passes they are zeros, and apply() does not use them.
+        On other passes they are zeros, which apply() does not use.
         """
         if self._passes == 1:
             return self._reduction(gradients, variables)
@@ -63,7 +63,7 @@ class GradientAggregation:
         return outcome
 
     def apply(self, step: Callable[[], Any], gradients: Sequence[Any]) -> Any:
-        """Run `step`, which uses the results of reduce(), if this was the last pass."""
+        """Run `step` with the results of reduce(), if this was the last pass."""
         if self._passes == 1:
             return step()
         assert self._count is not None

@@ -1,7 +1,7 @@
 """The collectives on lists of tensors as ops, and their gradients.
 
-Everything here works in eager mode and in graphs. Every function starts one operation on all of its
-tensors or none. All ops of a graph may be pending at the same time.
+All functions work in eager mode and in graphs. Every function starts one operation on all of its
+tensors or on none. All ops of a graph may be pending at the same time.
 
 Gradients are scaled as in Horovod: a tensor that is equal on all ranks counts as one tensor, not as
 one per rank. The gradients of allgather and broadcast therefore average over the ranks' copies of
@@ -59,16 +59,16 @@ _SAME_BITS = {tf.uint32: tf.int32, tf.uint64: tf.int64}
 
 
 class Call(NamedTuple):
-    """The arguments of any collective besides tensors and arithmetic."""
+    """The arguments that all collectives have besides tensors and reduction options."""
 
     name: str
     process_set: ProcessSet
     priority: int = 0
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes that every op has.
+        """Return the attributes that all ops have.
 
-        Raises InvalidArgumentError, which is a ValueError too, if the set is not to be used.
+        Raises InvalidArgumentError, which is also a ValueError, if the set cannot be used.
         """
         try:
             process_set = set_id(self.process_set)
@@ -82,7 +82,7 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The arithmetic of allreduce, reducescatter and reduce."""
+    """The reduction options of allreduce, reducescatter and reduce."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -99,7 +99,7 @@ class Reduction(NamedTuple):
         }
 
     def check(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Raise UnsupportedError if it is not defined for one of the tensors."""
+        """Raise UnsupportedError if the operator is not defined for one of the tensors."""
         for tensor in tensors:
             check_reduction(data_type(tensor.dtype), self.op)
             if self.encoding.is_lossy and self.op not in SUMS and tensor.dtype.is_floating:
@@ -110,7 +110,7 @@ class Reduction(NamedTuple):
 
 
 def data_type(dtype: tf.DType) -> DataType:
-    """Return the runtime's data type for a dtype; raise UnsupportedError if it has none."""
+    """Return the runtime's data type for a dtype. Raises UnsupportedError if there is none."""
     if dtype not in _DATA_TYPES:
         raise UnsupportedError(f"tensors of {dtype} are not supported")
     return _DATA_TYPES[dtype]
@@ -131,7 +131,7 @@ def allreduce(tensors: Sequence[tf.Tensor], reduction: Reduction, call: Call) ->
 
 
 def broadcast(tensors: Sequence[tf.Tensor], root_rank: int, call: Call) -> list[tf.Tensor]:
-    """Send the root's tensors to all."""
+    """Broadcast the root's tensors."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     sent = [movable(tensor) for tensor in tensors]
@@ -149,7 +149,7 @@ def allgather(tensors: Sequence[tf.Tensor], call: Call) -> list[tf.Tensor]:
 
 
 def alltoall(tensor: tf.Tensor, splits: Any, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
-    """Send rows to each rank; returns the result and the rows that came from each rank."""
+    """Send rows to each rank. Return the result and the number of rows received from each rank."""
     attributes = call.attributes()
     _check_rows(tensor, "alltoall")
     if splits is None:
@@ -194,7 +194,7 @@ def reducescatter(
 def reduce(
     tensors: Sequence[tf.Tensor], root_rank: int, reduction: Reduction, call: Call
 ) -> list[tf.Tensor]:
-    """Reduce each tensor to the root. On other ranks the results have no elements."""
+    """Reduce each tensor to the root. On other ranks the results are empty."""
     attributes = call.attributes()
     root = check_root(root_rank, call.process_set)
     reduction.check(tensors)
@@ -236,8 +236,8 @@ def _is_root(root: int) -> bool:
 def run(name: str, **arguments: Any) -> Any:
     """Call an op. In a function it runs even if its result is unused, because ranks may differ.
 
-    In the body of a loop, each iteration also completes before the next one begins: the iterations
-    share one name, and ranks may otherwise match them in different orders.
+    In the body of a loop, each iteration also completes before the next one starts. The iterations
+    share one name, which ranks might otherwise match in different orders.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -245,7 +245,7 @@ def run(name: str, **arguments: Any) -> Any:
         raise tf.errors.InvalidArgumentError(None, None, message)
     try:
         results = loader.op(name)(**arguments)
-    except tf.errors.InvalidArgumentError as error:  # all that a kernel's failure tells is a text
+    except tf.errors.InvalidArgumentError as error:  # a kernel reports its failures as text only
         if "is pending on process set" not in error.message:
             raise
         raise DuplicateNameError(error.node_def, error.op, error.message) from None
@@ -260,12 +260,12 @@ def _check_rows(tensor: tf.Tensor, operation: str) -> None:
 
 
 def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    """Return splits as a tensor; raise ValueError if they are known to be invalid."""
+    """Return splits as a tensor. Raises ValueError if they are known to be invalid."""
     splits = tf.convert_to_tensor(splits)
     if not splits.dtype.is_integer:
         raise ValueError(f"splits= takes integers, not {splits.dtype}")
-    # What int32 doesn't hold becomes its largest number (a negative one beyond int64), which is
-    # refused below or by the kernel. By int64: TensorFlow can't clamp all unsigned types.
+    # A number beyond int32 becomes the largest one (negative beyond int64), which is rejected below
+    # or by the kernel. Via int64, because TensorFlow cannot clamp all unsigned types.
     splits = tf.saturate_cast(tf.cast(splits, tf.int64), tf.int32)
     if splits.shape.rank not in (None, 1):
         raise ValueError(f"splits= takes a vector, not a tensor of shape {splits.shape}")
@@ -275,7 +275,7 @@ def _splits(splits: Any, tensor: tf.Tensor, process_set: ProcessSet) -> tf.Tenso
 
 
 def movable(tensor: tf.Tensor) -> tf.Tensor:
-    """Return a tensor of the same bits with a type that the runtime supports, or raise."""
+    """Return a tensor with the same bits in a type that the runtime supports, or raise."""
     if tensor.dtype in _SAME_BITS:
         return tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
     data_type(tensor.dtype)
@@ -301,7 +301,7 @@ def _double_of(bits: int) -> float:
 
 
 def gradient_of(name: str) -> Callable[[Gradient], Gradient]:
-    """Register a function as the gradient of an op, for each kernel library that may be used."""
+    """Register a function as the gradient of an op, for each possible kernel library."""
 
     def register(gradient: Gradient) -> Gradient:
         for prefix in loader.PREFIXES:
@@ -318,10 +318,10 @@ def _backward(op: Any, suffix: str = "grad") -> Call:
 
 
 class SetById(ProcessSet):
-    """The registered process set of an id that a graph's node has."""
+    """The registered process set with the id in a graph's node."""
 
     def __init__(self, process_set_id: int) -> None:
-        """Ask the runtime for its ranks, in its order."""
+        """Get the set's ranks from the runtime, in the set's order."""
         super().__init__(current_runtime().process_sets()[process_set_id], ordered=True)
         self.process_set_id = process_set_id
 
@@ -343,7 +343,7 @@ def _differentiable_reduction_of(op: Any) -> Reduction:
 
 
 def _on_given(gradients: Sequence[Any], compute: Any) -> list[Any]:
-    """Apply a function of a list of tensors to the gradients that there are."""
+    """Apply a function of a list of tensors to the gradients that are not None."""
     given = [i for i, gradient in enumerate(gradients) if gradient is not None]
     results: list[Any] = [None] * len(gradients)
     if given:
@@ -368,7 +368,7 @@ def _broadcast_gradient(op: Any, *gradients: Any) -> list[Any]:
         averages = allreduce(given, Reduction(ReduceOp.AVERAGE), call)
         if is_root:
             return averages
-        with tf.control_dependencies(averages):  # or it would be pruned, and the root wait for it
+        with tf.control_dependencies(averages):  # otherwise pruned, and the root would hang
             return [tf.zeros_like(average) for average in averages]
 
     return _on_given(gradients, compute)
@@ -388,7 +388,7 @@ def _allgather_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 
 def _own_rows_of_average(gathered: tf.Tensor, rows: tf.Tensor, call: Call) -> tf.Tensor:
-    """Average a tensor over the ranks; return the rows that this rank gave to the allgather."""
+    """Average a tensor over the ranks. Return this rank's rows of the allgather's input."""
     members = len(members_of(call.process_set))
     parts, received = alltoall(gathered, rows, call)
     shape = tf.concat([[members], received[:1], tf.shape(parts)[1:]], 0)
@@ -427,7 +427,7 @@ def _reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     if reduction.op is ReduceOp.AVERAGE:
         factor /= len(members_of(call.process_set))
     given = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    # Elsewhere than at the root only type and shape count.
+    # On other ranks, only the type and shape matter.
     source = gradients if _is_root(root) else op.inputs
     results: list[Any] = [None] * len(gradients)
     if given:
@@ -447,7 +447,7 @@ def _scatter_gradient(op: Any, gradient: Any) -> list[Any]:
     root = op.get_attr("root_rank")
     gathered = gather(as_tensor(gradient), root, _backward(op))
     if not _is_root(root):
-        with tf.control_dependencies([gathered]):  # or it would be pruned, and the root wait for it
+        with tf.control_dependencies([gathered]):  # otherwise pruned, and the root would hang
             return [tf.zeros_like(op.inputs[0]), None]
     shape = tf.shape(op.inputs[0])
     unsent = tf.concat([shape[:1] - tf.shape(gathered)[:1], shape[1:]], 0)

@@ -1,7 +1,7 @@
-"""Compression: tensors that travel in a smaller type.
+"""Compression: send tensors in a smaller type.
 
-The built-in compressors are the library's own business: it rounds what one host sends another, and
-nothing within a host. Any other class is called, and its result reduced.
+The library itself implements the built-in compressors. It encodes only the data between hosts, not
+within a host. For any other class, the binding calls compress() and reduces its result.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from horoscale.common.compression import INT4, INT8, ONEBIT, Encoded, adaptive, 
 
 
 class Compressor(ABC):
-    """Changes a tensor before it is reduced and changes it back afterwards. Never instantiated."""
+    """Converts a tensor before a reduction and back afterwards. Never instantiated."""
 
     @staticmethod
     @abstractmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor to send, and whatever decompress() needs."""
+        """Return the tensor to send, and the context for decompress()."""
 
     @staticmethod
     @abstractmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Return the reduced tensor as it was before compress()."""
+        """Convert a reduced tensor back to the form that it had before compress()."""
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -46,42 +46,42 @@ class NoneCompressor(Compressor):
 class _HalfCompressor(Compressor):
     """Sends floating point tensors in a 16-bit type.
 
-    The methods do in Python, for who calls them, what collectives leave to the library.
+    Collectives leave this conversion to the library. The methods implement it for direct callers.
     """
 
     wire_dtype: tf.DType
 
     @classmethod
     def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor in 16 bits if it is a floating point one, and its own dtype."""
+        """Return a floating point tensor in 16 bits, others unchanged, and the original dtype."""
         if not tensor.dtype.is_floating:
             return tensor, tensor.dtype
         return tf.cast(tensor, cls.wire_dtype), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Return the tensor in the dtype that it had."""
+        """Return the tensor in its original dtype."""
         return tf.cast(tensor, ctx)
 
 
 class FP16Compressor(_HalfCompressor):
-    """Sends floating point tensors as float16: 10 bits of mantissa, overflows beyond 65,504."""
+    """Sends floating point tensors as float16: 10 mantissa bits, overflows beyond 65,504."""
 
     wire_dtype = tf.float16
 
 
 class BF16Compressor(_HalfCompressor):
-    """Sends floating point tensors as bfloat16: float32's range, 7 bits of mantissa."""
+    """Sends floating point tensors as bfloat16: the range of float32, 7 mantissa bits."""
 
     wire_dtype = tf.bfloat16
 
 
 class Compression:
-    """The compressors that allreduce() and the optimizers offer.
+    """The compressors for allreduce() and the optimizers.
 
-    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
-    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
-    for each tensor that has a name.
+    int8, int4, onebit and topk(ratio) are lossy, with error feedback: the error of a named tensor
+    is added to the next tensor with that name. adaptive(error) chooses one of them, or none, for
+    each named tensor.
     """
 
     none = NoneCompressor
@@ -98,5 +98,5 @@ AnyCompressor = type[Compressor] | Encoded
 
 
 def divide(compression: AnyCompressor) -> tuple[Encoding, type[Compressor]]:
-    """Return the encoding in which tensors travel, and what is left to do in Python."""
+    """Return the library's encoding of the tensors, and the compressor to run in Python."""
     return divided(compression, NoneCompressor, FP16Compressor, BF16Compressor)

@@ -1,4 +1,4 @@
-"""hvd.elastic for TensorFlow: states of variables and models, and run(), which maps its errors."""
+"""hvd.elastic for TensorFlow: states of variables and models, and run(), which maps errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Make a function survive ranks that fail, join and leave: see horoscale.elastic.run().
+    """Make a function survive ranks that fail, join and leave; see horoscale.elastic.run().
 
     A horoscale operation that fails in a graph raises TensorFlow's UnknownError or AbortedError.
     run() handles these like HorovodInternalError.
@@ -52,7 +52,7 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
 
 
 class TensorFlowState(VariablesState):
-    """Holds variables and objects that are committed, restored and sent to new ranks.
+    """Manages variables and objects to commit, restore and send to new ranks.
 
         state = hvd.elastic.TensorFlowState(variables=[weight, bias], step=0)
 
@@ -81,7 +81,7 @@ class TensorFlowState(VariablesState):
         return {"variables": [variable.numpy() for variable in self.variables]}
 
     def assign_variables(self, values: dict[str, list[Any]]) -> None:
-        """Assign values that read_variables() returned."""
+        """Assign the result of read_variables()."""
         for variable, value in zip(self.variables, values["variables"], strict=True):
             if self.session is not None:
                 variable.load(value, self.session)
@@ -90,7 +90,7 @@ class TensorFlowState(VariablesState):
 
 
 class TensorFlowKerasState(KerasModelState):
-    """Holds a tf.keras model, its optimizer and objects that are committed, restored and sent.
+    """Manages a tf.keras model, its optimizer and objects to commit, restore and send.
 
         model.build(input_shape)
         state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0, epoch=0)
@@ -104,7 +104,7 @@ class TensorFlowKerasState(KerasModelState):
     ) -> None:
         """Save the values as the first commit.
 
-        `optimizer` is the one that the model was compiled with, if None is given; `backend` is
-        accepted for compatibility with Horovod. Raises ValueError if the model is not built.
+        `optimizer` defaults to the one with which the model was compiled. `backend` is accepted for
+        compatibility with Horovod. Raises ValueError if the model is not built.
         """
         super().__init__(model, optimizer, **kwargs)

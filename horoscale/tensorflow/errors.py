@@ -15,4 +15,4 @@ class InvalidArgumentError(tf.errors.InvalidArgumentError, ValueError):  # type:
 
 
 class DuplicateNameError(tf.errors.InvalidArgumentError, exceptions.DuplicateNameError):  # type: ignore[misc]
-    """An operation of this name is pending on the process set."""
+    """An operation with this name is pending on the process set."""

@@ -24,8 +24,8 @@ def broadcast_variables(
         variables: a list of tf.Variable or keras.Variable, the same on all ranks.
         root_rank: the global rank of the sender.
         process_set: the ranks that take part.
-        inplace: accepted for compatibility with Horovod; values are always received into
-            new memory, which the variables take over.
+        inplace: accepted for compatibility with Horovod. Values are always received into new
+            memory, which the variables take over.
 
     Returns:
         In a TensorFlow 1 graph, the op to run; otherwise None.
@@ -46,7 +46,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Broadcasts the root's global variables when the session has been created."""
+    """Broadcasts the root's global variables after the session has been created."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         """`root_rank` is the global rank of the sender, `device` the device of the ops."""
@@ -65,7 +65,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
             self._graph = graph
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run it."""
+        """Run the broadcast."""
         session.run(self._broadcast)
 
 
@@ -76,7 +76,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank. The root gets an unpickled copy, too.
+    """Return the root's object on every rank. The root also gets an unpickled copy.
 
     `session` is accepted for compatibility with Horovod and ignored. See the
     function of the same name in horoscale.common.

@@ -1,7 +1,8 @@
 """GradientReduction: the reduction of a step's gradients for the tape and the optimizers.
 
-In a graph every gradient is a separate operation, so that the first ones are reduced while others
-are still being computed. In eager mode, where each call would block, all are reduced in one.
+In a graph every gradient is reduced by a separate operation, so that the first ones are reduced
+while others are still being computed. In eager mode, where each call blocks, one operation reduces
+all.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from horoscale.tensorflow.variables import key_of, priority_of
 
 @dataclass
 class GradientReduction:
-    """How the gradients of a model are combined over the ranks.
+    """Reduces the gradients of a model over the ranks.
 
     Attributes:
         device_dense, device_sparse, compression, op, process_set: as for hvd.allreduce().
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
-        gradient_predivide_factor: with op=Average, divide by it before the sum and by the rest of
-            the number of ranks after it.
-        groups: number of groups of about the same number of gradients, each reduced all or nothing;
+        gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
+            (number of ranks) / factor after it.
+        groups: the number of groups with about equally many gradients, each reduced all or nothing;
             or a list of lists of variables, one per group. Other variables are reduced separately.
             None or 0: all are reduced separately.
         scale_local_gradients: divide the gradients of local variables, which are not reduced, by
@@ -55,7 +56,7 @@ class GradientReduction:
         """Raise ValueError if an option is invalid."""
         resolve_op(self.op)
         if self.process_set.process_set_id is None or self.process_set.included() is not False:
-            set_id(self.process_set)  # raises where it can't be used
+            set_id(self.process_set)  # raises if it is not usable here
         if not (hasattr(self.compression, "compress") and hasattr(self.compression, "decompress")):
             raise ValueError(
                 f"compression={self.compression!r} is not a compressor: see hvd.Compression"
@@ -77,7 +78,7 @@ class GradientReduction:
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the reduced gradients of variables; None stays None.
 
-        On a rank outside the process set, which trains separately, they are unchanged.
+        On a rank outside the process set, which trains alone, they are unchanged.
         """
         results = list(gradients)
         if not self.process_set.included():
@@ -92,7 +93,7 @@ class GradientReduction:
                 if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
                     results[i] = tf.convert_to_tensor(gradient)
                 reduced.append(i)
-        # Not the tensors' names: they tell of models that a rank may have made alone.
+        # Not the tensors' names, which depend on models that only this rank may have created.
         base = self._base_name(variables)
         for group, compression in self._by_compression(reduced, variables):
             priority = max(priority_of(variables[i], default=-i) for i in group)
@@ -103,10 +104,11 @@ class GradientReduction:
         return results
 
     def _base_name(self, variables: Sequence[Any]) -> str | None:
-        """Return what names of gradients begin with; None: they have none.
+        """Return the prefix of the gradients' names; None: they have no names.
 
-        In eager mode only what is kept for the next step needs a name. It is the same in each, also
-        where each has a tape of its own: models are told apart by the shapes of their variables.
+        In eager mode, gradients need a name only for state that is kept for the next step. The name
+        is equal in all steps, even if each has its own tape. Models differ by the shapes of their
+        variables.
         """
         if not tf.executing_eagerly():
             return unique_name("gradient")
@@ -118,7 +120,7 @@ class GradientReduction:
     def _by_compression(
         self, indices: list[int], variables: Sequence[Any]
     ) -> list[tuple[list[int], AnyCompressor]]:
-        """Return the groups, divided into what is compressed and what a lossy encoding spares."""
+        """Split each group into compressed gradients and those exempt from a lossy encoding."""
         groups = self._grouped(indices, variables)
         if not isinstance(self.compression, Encoded):
             return [(group, self.compression) for group in groups]
@@ -166,7 +168,7 @@ class GradientReduction:
         return gradient / size
 
     def _grouped(self, indices: list[int], variables: Sequence[Any]) -> list[list[int]]:
-        """Return the gradients that are reduced in one operation, by their places."""
+        """Return the indices of the gradients in each reduction."""
         if not indices:
             return []
         if self.groups and isinstance(self.groups, int):
@@ -191,7 +193,7 @@ class GradientReduction:
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:
-    """Return `groups`, or what the older `num_groups` asks for; ValueError if both are given."""
+    """Return `groups`, or the older `num_groups`. Raises ValueError if both are given."""
     if num_groups and groups is not None:
         raise ValueError("give groups= or num_groups=, not both: num_groups= is the older name")
     return num_groups or groups

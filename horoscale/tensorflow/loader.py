@@ -1,13 +1,13 @@
-"""Loads and tests the kernel of TensorFlow's ops when it is first needed.
+"""Loads and tests the kernel of TensorFlow's ops on first use.
 
-It is not loaded at import: the test makes TensorFlow initialize its devices, and scripts select
-theirs after hvd.init().
+It is not loaded at import, because the test makes TensorFlow initialize its devices, and scripts
+select theirs after hvd.init().
 
-The library that comes with horoscale uses TensorFlow's C API and works with every version. It
-relies on one detail that this API does not guarantee, so it is tested when it is loaded. With
-TensorFlow releases that horoscale's tests have not covered, this happens in a separate process,
-which may crash. If the test fails, or if HOROSCALE_TENSORFLOW_KERNEL=compiled requests it, the
-sources are compiled once for the installed version by the system's compiler (CXX, default c++) into
+The library shipped with horoscale uses TensorFlow's C API and works with every version. It relies
+on one detail that this API does not guarantee, so it is tested when it is loaded. For TensorFlow
+releases that horoscale's tests have not covered, this happens in a separate process, which may
+crash. If the test fails, or if HOROSCALE_TENSORFLOW_KERNEL=compiled requests it, the sources are
+compiled once for the installed version by the system's compiler (CXX, default c++) into
 $XDG_CACHE_HOME/horoscale (default ~/.cache/horoscale).
 """
 
@@ -38,11 +38,11 @@ _CORE = _HERE.parent / "_core"
 _LIBRARY = _HERE / "libhoroscale_tensorflow.so"
 _TEST_SECONDS = 30.0
 _PROCESS_SECONDS = 120.0
-# The releases that tests/python/wheels has tried.
+# The releases covered by tests/python/wheels.
 _TRIED = ("2.18.", "2.19.", "2.20.", "2.21.")
-# The names of the ops begin so, in the library of the package and in a compiled one.
+# The prefixes of the ops' names, in the shipped library and in a compiled one.
 PREFIXES = ("Horoscale", "HoroscaleCompiled")
-# Run in the order of the program and even where nobody uses the result, unlike the collectives.
+# Unlike the collectives, these run in program order, and even if the result is unused.
 _IN_ORDER = ("Messages", "Join", "Topology", "SelfTest")
 _COLLECTIVES = (
     *("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter"),
@@ -54,7 +54,7 @@ class Kernel:
     """A library with the ops, loaded into TensorFlow."""
 
     def __init__(self, path: Path, prefix: str) -> None:
-        """Load the library; its ops' names begin with `prefix`.
+        """Load the library. The names of its ops begin with `prefix`.
 
         Raises:
             tf.errors.OpError: the library cannot be loaded.
@@ -81,8 +81,8 @@ class Kernel:
     def use(self) -> None:
         """Track the jobs of this process, and let collectives of a tf.function run concurrently.
 
-        TensorFlow runs stateful ops of a function one after the other in program order. Two ranks
-        with different orders would then deadlock, and nothing could be fused.
+        TensorFlow runs stateful ops of a function sequentially in program order. Two ranks with
+        different orders would then deadlock, and no operations could be fused.
         """
         auto_control_deps.ASYNC_STATEFUL_OPS = auto_control_deps.ASYNC_STATEFUL_OPS | {
             self.prefix + name for name in _COLLECTIVES
@@ -105,7 +105,7 @@ def op(name: str) -> Callable[..., Any]:
     """Return the function of an op, such as "Allreduce".
 
     Raises:
-        ImportError: no kernel works with the installed TensorFlow; the message says why.
+        ImportError: no kernel works with the installed TensorFlow. The message gives the reason.
     """
     global _kernel
     with _lock:
@@ -116,7 +116,7 @@ def op(name: str) -> Callable[..., Any]:
 
 
 def runs_in_order(name: str) -> bool:
-    """Tell whether TensorFlow runs an op of a function in the order of the program, and always."""
+    """Return whether TensorFlow always runs an op of a function, in program order."""
     return name in _IN_ORDER
 
 
@@ -145,9 +145,10 @@ def _load() -> Kernel:
 
 
 def _try_in_a_process() -> None:
-    """Load the library in another process; raise RuntimeError if it doesn't survive that.
+    """Load the library in another process. Raises RuntimeError if that process fails.
 
-    What is learned holds for this TensorFlow and this library, and is kept beside compiled ones.
+    The result is valid for this TensorFlow and this library. It is cached next to compiled
+    libraries.
     """
     key = hashlib.sha256(_LIBRARY.read_bytes()).hexdigest()[:16]
     passed = _cache() / f"tensorflow-{tf.__version__}-{key}.passed"
@@ -168,13 +169,13 @@ def _try_in_a_process() -> None:
     if outcome.returncode != 0:
         said = outcome.stderr.strip().rpartition("\n")[2]
         raise RuntimeError(f"its test exited with status {outcome.returncode}: {said}")
-    with contextlib.suppress(OSError):  # then the next process tries it again
+    with contextlib.suppress(OSError):  # the next process repeats the test
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.touch()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Load the library named by its path and its prefix: in the process that may crash."""
+    """Load the library with this path and prefix, in the process that may crash."""
     Kernel(Path(arguments[0]), arguments[1])
 
 
@@ -183,7 +184,7 @@ def _snake(name: str) -> str:
 
 
 def _test(self_test: Callable[..., Any]) -> None:
-    """Have another thread complete an op; raise RuntimeError if it does not come back right."""
+    """Let another thread complete an op. Raises RuntimeError if the result is wrong."""
     answers: list[object] = []
 
     def ask() -> None:
@@ -198,7 +199,7 @@ def _test(self_test: Callable[..., Any]) -> None:
 
 
 def _compile() -> Path:
-    """Return the library compiled for the installed TensorFlow, from the cache if it is there."""
+    """Return the library compiled for the installed TensorFlow, from the cache if possible."""
     sources = sorted(_HERE.glob("native/*.cc"))
     sources = [source for source in sources if source.name != "entry_c_api.cc"]
     flags = [
@@ -220,7 +221,7 @@ def _compile() -> Path:
     if result.exists():
         return result
     result.parent.mkdir(parents=True, exist_ok=True)
-    # Ranks may compile at once: each its own file, and whoever renames it last wins.
+    # Ranks may compile concurrently. Each writes its own file, and the last rename wins.
     with tempfile.TemporaryDirectory(dir=result.parent) as folder:
         built = Path(folder) / result.name
         command = [compiler, *flags, *map(str, sources), "-o", str(built), *libraries]
@@ -232,5 +233,5 @@ def _compile() -> Path:
 
 
 def _cache() -> Path:
-    """Return the folder of what is kept from process to process."""
+    """Return the folder of the cache shared by processes."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horoscale"

@@ -1,6 +1,6 @@
 """Point-to-point messages of tensors: send, recv and their variants.
 
-All of them use one op, which starts its messages and completes with the last of them. The ops of a
+All of them use one op, which starts its messages and completes when all of them have. The ops of a
 tf.function run in program order, like eager calls. Use one batch() for messages that must run
 concurrently. Gradients are messages with the same tag in a separate channel.
 """
@@ -29,7 +29,7 @@ from horoscale.tensorflow.collectives import (
 
 class _Message(NamedTuple):
     is_send: bool
-    tensor: tf.Tensor  # of a receive: like what comes
+    tensor: tf.Tensor  # for a receive, a tensor like the message
     peer: int
     tag: int
 
@@ -37,7 +37,7 @@ class _Message(NamedTuple):
 def _exchange(
     messages: Sequence[_Message], process_set: ProcessSet, channel: Channel = Channel.TENSORS
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Start all messages and wait for them; return their results and where they came from."""
+    """Start all messages and wait for them. Return their results and sources."""
     attributes = Call("", process_set).attributes()
     results, sources = run(
         "Messages",
@@ -56,7 +56,7 @@ def _exchange(
 
 
 def _sent(tensor: Any, dst: int, tag: int, process_set: ProcessSet) -> _Message:
-    Call("", process_set).attributes()  # first: what it raises is an error of TensorFlow's too
+    Call("", process_set).attributes()  # first, because its error is also TensorFlow's
     peer = check_peer("dst", dst, process_set)
     return _Message(True, as_tensor(tensor), peer, check_tag(tag))
 
@@ -80,18 +80,18 @@ def send(
 ) -> tf.Tensor:
     """Send a tensor to one rank, which calls recv(). Differentiable.
 
-    A large message waits for the matching receive, a small one does not: see docs/messages.md. In a
-    tf.function it runs in program order, even if its result is unused.
+    A large message waits for the matching receive; a small one does not (see docs/messages.md). In
+    a tf.function it runs in program order, even if its result is unused.
 
     Args:
         tensor: a tensor, variable or array.
         dst: the global rank of the receiver, which may be this rank.
-        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        tag: a number of at least 0. Messages with the same tag between two ranks arrive in order.
         process_set: the set to which both ranks belong.
 
     Returns:
         A zero of the tensor's dtype. Add it to the loss: its gradient is received from `dst`, which
-        must compute the gradient of recv()'s result.
+        must compute the gradient of the result of recv().
 
     Raises:
         TypeError, ValueError: before hvd.init(), or an argument is invalid.
@@ -110,9 +110,10 @@ def recv(
     """Receive the next message from one rank and return it. Differentiable.
 
     Args:
-        like: a tensor, variable or array of the message's shape and dtype, or a tf.TensorSpec. Its
-            values are not read. If a gradient with respect to it is computed, the gradient of the
-            result is sent back to `src`, which must compute the gradient of send()'s result.
+        like: a tensor, variable or array with the message's shape and dtype, or a tf.TensorSpec.
+            Its values are not read. If a gradient with respect to it is computed, the gradient of
+            the result is sent back to `src`, which must compute the gradient of the result of
+            send().
         src: the global rank of the sender, which may be this rank.
         tag: the tag that the sender passed to send().
         process_set: the set to which both ranks belong.
@@ -132,8 +133,8 @@ def recv_any(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Receive the first message with this tag from any rank.
 
-    Arguments and errors are those of recv(). If a rank has left cleanly, this fails once for each
-    tag. The next call waits for the remaining ranks.
+    Arguments and errors are those of recv(). If a rank has left the job cleanly, this fails once
+    for each tag. The next call waits for the remaining ranks.
 
     Returns:
         The tensor, and the global rank of the sender as an int32 scalar.
@@ -145,8 +146,8 @@ def recv_any(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All of them run concurrently, so ranks can send to each other without a deadlock. Differentiable
-    like send() and recv(): the gradients are exchanged in one batch, too.
+    All of them run concurrently, so ranks can send to each other without deadlock. Differentiable
+    like send() and recv(): the gradients are also exchanged in one batch.
 
     Args:
         operations: a list such as [P2POp(hvd.send, x, 1), P2POp(hvd.recv, like, 1)], all on the
@@ -181,10 +182,10 @@ _KINDS = (
 
 @gradient_of("Messages")
 def _messages_gradient(op: Any, *gradients: Any) -> list[Any]:
-    """Send back the gradients of what was received, and receive those of what was sent.
+    """Send back the gradients of received tensors, and receive those of sent tensors.
 
-    Both ranks take part where a gradient of the result is there. The gradient with respect to what
-    only gave a receive its shape is that of the result: so the send is part of the backward pass.
+    Both ranks take part if the result has a gradient. A receive's input only provides its shape.
+    Its gradient is that of the result, so that the send is part of the backward pass.
     """
     messages, places = [], []
     for i, (is_send, peer, tag) in enumerate(
@@ -204,6 +205,6 @@ def _messages_gradient(op: Any, *gradients: Any) -> list[Any]:
         return results
     exchanged, _ = _exchange(messages, SetById(op.get_attr("process_set")), Channel.GRADIENTS)
     for i, message, result in zip(places, messages, exchanged, strict=True):
-        with tf.control_dependencies([result]):  # or a send would be pruned
+        with tf.control_dependencies([result]):  # otherwise a send would be pruned
             results[i] = tf.identity(message.tensor) if message.is_send else result
     return results

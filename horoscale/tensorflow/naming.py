@@ -1,4 +1,4 @@
-"""Names of operations, by which the ranks' calls are matched."""
+"""Names of operations, which match the ranks' calls."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tensorflow.python.framework.func_graph import FuncGraph
 def operation_name(
     kind: str, name: str | None, tensor: Any, ignore_name_scope: bool = False
 ) -> str:
-    """Return the name of an operation on a tensor; "" has it matched by the order of the calls.
+    """Return the name of an operation on a tensor; "" means matching by call order.
 
-    That serves eager calls alone, since the ops of a graph run in any order. There the name comes
-    from the graph's and the tensor's, which are the same on every rank that traces the same code.
+    Call order only works for eager calls, because the ops of a graph run in any order. In a graph,
+    the name consists of those of the graph and the tensor, which are equal on all ranks that trace
+    the same code.
     """
     if name is not None:
         return name
@@ -35,10 +36,10 @@ def gradient_name(name: bytes, suffix: str = "grad") -> str:
 
 
 def unique_name(base: str) -> str:
-    """Return a name that is unique in the traced function, branches and loops in it included.
+    """Return a name that is unique in the traced function, including its branches and loops.
 
-    Functions that run side by side have ops of the same name, so that the function's is part of it.
-    The names of branches are not: they count what this process has traced before.
+    It includes the function's name, because functions that run concurrently may have ops with equal
+    names. It excludes the names of branches, which depend on what this process has traced before.
     """
     graph = tf.compat.v1.get_default_graph()
     in_session = not tf.compat.v1.executing_eagerly_outside_functions()

@@ -41,15 +41,16 @@ def allreduce(
         average: deprecated: True for op=Average, False for op=Sum.
         device_dense: the device of the operation for tensors.
         device_sparse: the device of the operation for tf.IndexedSlices.
-        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
-            hosts: each host's sum, and the result, are rounded to that type.
+        compression: how data between hosts is encoded. Compression.fp16 and .bf16 halve it: each
+            host's sum and the result are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
-            BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
-            divided towards zero; those of tf.IndexedSlices become floating-point numbers.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+            BitwiseOr or BitwiseXor. For bool, Sum is a logical or, and Product a logical and.
+            Averages of integers are rounded towards zero; those of tf.IndexedSlices become
+            floating-point numbers.
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
         name: identifies this operation among pending ones. None: in eager mode, operations are
-            matched by order; in a graph, the tensor's name is used.
+            matched by call order; in a graph, the tensor's name is used.
         process_set: the ranks that take part.
         ignore_name_scope: name the operation after the tensor without its name scopes.
         priority: higher is more urgent.
@@ -101,13 +102,13 @@ def _allreduce_slices(
     values = gathered[0]
     if op == Average:
         scale /= len(members_of(process_set))
-        if values.dtype.is_integer:  # as Horovod's: a true division, in TensorFlow's type for it
+        if values.dtype.is_integer:  # as in Horovod: true division, in TensorFlow's type for it
             values = tf.cast(values, tf.float32 if values.dtype.size < 4 else tf.float64)
     return tf.IndexedSlices(_scaled(values, scale), gathered[1], dense_shape=slices.dense_shape)
 
 
 def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
-    """Multiply; integers are converted back."""
+    """Multiply. Integers are converted back."""
     if factor == 1.0:
         return values
     if values.dtype.is_integer:
@@ -132,7 +133,7 @@ def grouped_allreduce(
     """Run allreduce() on several tensors, all or none. They may differ in shape and dtype.
 
     Returns:
-        The list of results. tf.IndexedSlices among the tensors are reduced one by one.
+        The list of results. Any tf.IndexedSlices are reduced one by one.
     """
     given = _group(tensors)
     encoding, compression = divide(compression)
@@ -166,11 +167,12 @@ def allgather(
 ) -> tf.Tensor:
     """Concatenate the ranks' tensors along the first dimension, on every rank. Differentiable.
 
-    The gradient of this rank's rows is the average of the ranks' gradients for them.
+    The gradient of this rank's rows is the average over the ranks of their gradients for these
+    rows.
 
     Args:
-        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
-            differ and may be 0. Not 0-d.
+        tensor: must have the same dtype and shape on all ranks, except for the first dimension,
+            which may differ and may be 0. Not 0-d.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().
         process_set: the ranks that take part.
@@ -205,10 +207,10 @@ def broadcast(
 ) -> tf.Tensor:
     """Send the root's tensor to all ranks. Differentiable.
 
-    The gradient on the root is the average of the ranks' gradients. On other ranks it is zeros.
+    The gradient on the root is the average of the ranks' gradients. On other ranks it is zero.
 
     Args:
-        tensor: has the same shape and dtype on all ranks. Only the root's values are read.
+        tensor: must have the same shape and dtype on all ranks. Only the root's values are read.
         root_rank: the global rank of the sender.
         name: as for allreduce().
         ignore_name_scope: as for allreduce().
@@ -286,19 +288,19 @@ def reducescatter(
     postscale_factor: float = 1.0,
     splits: Sequence[int] | None = None,
 ) -> tf.Tensor:
-    """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
+    """Reduce a tensor over the ranks and scatter the rows of the result. Differentiable.
 
     Args:
-        tensor: has the same shape and dtype on all ranks. Not 0-d.
+        tensor: must have the same shape and dtype on all ranks. Not 0-d.
         device_dense: the device of the operation.
         compression: as for allreduce().
         op: as for allreduce(). Average and Sum have gradients.
         name: as for allreduce().
         process_set: the ranks that take part.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
-        splits: integers, the number of rows for each rank, the same on all ranks. Their sum is the
-            number of rows. None: the rows are divided evenly, and the lower ranks get the
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
+        splits: integers, the number of rows for each rank. Must be the same on all ranks and add up
+            to the number of rows. None: the rows are divided evenly, and the lower ranks get the
             remainder, one row each.
 
     Returns:
@@ -359,15 +361,15 @@ def reduce(
 ) -> tf.Tensor:
     """Reduce a tensor over the ranks; the root gets the result. Average and Sum have gradients.
 
-    The gradient on every rank is the root's, for Average divided by the number of ranks.
+    The gradient on every rank is that of the root, divided by the number of ranks for Average.
 
     Args:
-        tensor: has the same shape and dtype on all ranks.
+        tensor: must have the same shape and dtype on all ranks.
         root_rank: the global rank that gets the result.
         op: as for allreduce(); Average by default.
         name: as for allreduce().
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -392,11 +394,11 @@ def gather(
 ) -> tf.Tensor:
     """Concatenate the ranks' tensors along the first dimension, on the root. Differentiable.
 
-    The gradient of this rank's rows is the root's gradient for them.
+    The gradient of this rank's rows is that of the root for these rows.
 
     Args:
-        tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
-            differ and may be 0. Not 0-d.
+        tensor: must have the same dtype and shape on all ranks, except for the first dimension,
+            which may differ and may be 0. Not 0-d.
         root_rank: the global rank that gets the result.
         name: as for allreduce().
         process_set: the ranks that take part.
@@ -422,11 +424,11 @@ def scatter(
     """Distribute the rows of the root's tensor to the ranks, in order. Differentiable.
 
     The gradient of the root's rows comes from the ranks that received them. On other ranks it is
-    zeros.
+    zero.
 
     Args:
-        tensor: has the same dtype and shape on all ranks, except for the first dimension. On ranks
-            other than the root its rows are ignored, and there may be none. Not 0-d.
+        tensor: must have the same dtype and shape on all ranks, except for the first dimension. On
+            ranks other than the root its rows are ignored, and there may be none. Not 0-d.
         root_rank: the global rank of the sender.
         splits: a vector of integers, the number of rows for each rank, read on the root only. Rows
             beyond their sum are not sent. None: the rows are divided evenly, and the lower ranks
@@ -448,12 +450,12 @@ def scatter(
 def join() -> tf.Tensor:
     """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the other ranks reduce without this one. Average still divides by the number of all
+    Until then, the other ranks reduce without this rank. Average still divides by the number of all
     ranks (see JOIN_AVERAGE in docs/configuration.md). In a tf.function it runs in program order
     among ops with side effects. Add control dependencies on the collectives that must precede it.
 
     Returns:
-        The last rank to join, an int32 scalar.
+        The rank that joined last, an int32 scalar.
     """
     return loader.op("Join")(**Call("", global_process_set).attributes())
 

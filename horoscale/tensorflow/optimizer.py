@@ -1,4 +1,4 @@
-"""DistributedOptimizer: an optimizer that applies the gradients of all ranks."""
+"""DistributedOptimizer: an optimizer that applies gradients reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return list(zip(self._aggregation.reduce(gradients, variables), variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply reduced gradients, on the last pass of a step."""
+        """Apply reduced gradients on the last pass of a step."""
         pairs = list(grads_and_vars)
         gradients = [gradient for gradient, _ in pairs]
 
@@ -80,11 +80,12 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Return an optimizer that applies the gradients of all ranks.
+    """Return an optimizer that applies gradients reduced over the ranks.
 
     Args:
         optimizer: an optimizer of tf.compat.v1.train, or of Keras with its TensorFlow backend.
-        name: the name of a tf.compat.v1.train optimizer. None: "Distributed" and its class.
+        name: the name of a tf.compat.v1.train optimizer. None: "Distributed" followed by its class
+            name.
         use_locking: as for tf.compat.v1.train optimizers.
         device_dense: the device of the operation for tensors.
         device_sparse: the device of the operation for tf.IndexedSlices.
@@ -92,8 +93,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         backward_passes_per_step: the number of gradients to sum before the ranks reduce the sums
             and the optimizer runs a step.
-        op: Average (the default), Sum, Min, Max or Product; for optimizers of Keras also Adasum.
-        gradient_predivide_factor: divide by it before the sum, and by the rest after it.
+        op: Average (the default), Sum, Min, Max or Product; for Keras optimizers also Adasum.
+        gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
+            (number of ranks) / factor after it.
         average_aggregated_gradients: divide the sums by the number of passes.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
@@ -102,15 +104,16 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         scale_local_gradients: divide the gradients of local variables by the number of ranks.
 
     Returns:
-        A Keras optimizer is changed in place, as by horoscale.keras.DistributedOptimizer(), and
-        returned. A tf.compat.v1.train optimizer is wrapped. Both have register_local_var(variable).
+        A Keras optimizer is modified in place, as by horoscale.keras.DistributedOptimizer(), and
+        returned. A tf.compat.v1.train optimizer is wrapped. Both have a method
+        register_local_var(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
-        NotImplementedError: a combination that is not supported, such as op=Adasum for an optimizer
-            of tf.compat.v1.train.
+        NotImplementedError: the combination is not supported, such as op=Adasum for a
+            tf.compat.v1.train optimizer.
     """
-    from horoscale.keras import optimizer as of_keras  # which needs this package
+    from horoscale.keras import optimizer as of_keras  # imports this package
 
     if of_keras.is_optimizer(optimizer):
         return of_keras.DistributedOptimizer(

@@ -13,9 +13,9 @@ from horoscale.tensorflow.ops import allreduce
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """keras.layers.BatchNormalization over the batches of all ranks, which may differ in size.
+    """keras.layers.BatchNormalization over the batches of all ranks, whose sizes may differ.
 
-    In training every rank must run its forward and backward pass.
+    In training every rank must run the layer's forward and backward pass.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     ) -> None:
         """Take the arguments of keras.layers.BatchNormalization, and the ranks that take part."""
         if IS_LEGACY:
-            kwargs["fused"] = False  # which would compute the statistics itself
+            kwargs["fused"] = False  # the fused kernel would compute the statistics itself
         super().__init__(*args, **kwargs)
         self._process_set = process_set
 
@@ -32,7 +32,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         def _calculate_mean_and_var(
             self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
         ) -> tuple[Any, Any]:
-            """Return what tf_keras asks for."""
+            """Return the mean and variance. Called by tf_keras."""
             axes = [axis % len(inputs.shape) for axis in reduction_axes]
             mean, variance = self._statistics(inputs, axes, mask)
             if not keep_dims:
@@ -43,11 +43,11 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
     else:
 
         def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-            """Return what Keras 3 asks for."""
+            """Return the mean and variance. Called by Keras 3."""
             return self._statistics(inputs, self._reduction_axes, mask)
 
     def _statistics(self, inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
-        """Return mean and variance of the examples of all ranks, without these axes' dimensions."""
+        """Return the mean and variance over all ranks' examples, without the dimensions `axes`."""
         wide = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         weights = tf.ones_like(wide)
         if mask is not None:
@@ -57,7 +57,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             weights *= tf.reshape(tf.cast(mask, wide.dtype), shape)
         count = tf.reduce_sum(weights, axes)
         total = tf.reduce_sum(wide * weights, axes)
-        # In two passes: E[x^2] - E[x]^2 would lose precision if the mean is large.
+        # In two passes, because E[x^2] - E[x]^2 would lose precision if the mean is large.
         sums = self._over_ranks(tf.stack([count, total]))
         count, mean = sums[0], sums[1] / sums[0]
         shape = [-1 if i not in axes else 1 for i in range(len(inputs.shape))]

@@ -13,7 +13,7 @@ from horoscale.tensorflow.gradients import GradientReduction, chosen_groups
 
 
 class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
-    """The extension of the class of the user's tape."""
+    """The class inserted before that of the user's tape."""
 
     _reduction: GradientReduction
 
@@ -61,7 +61,8 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         compression: the compression of gradients.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         op: Average (the default), Sum, Min, Max, Product or Adasum.
-        gradient_predivide_factor: divide by it before the sum, and by the rest after it.
+        gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
+            (number of ranks) / factor after it.
         num_groups: an older name of `groups`, for a number.
         groups: the number of groups of gradients, each reduced all or nothing; or lists of
             variables, one list per group.
@@ -69,7 +70,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
         scale_local_gradients: divide the gradients of local sources by the number of ranks.
 
     Returns:
-        A tape of the class of `gradtape`, with a method register_local_source(variable).
+        A tape of the same class as `gradtape`, with a method register_local_source(variable).
 
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
@@ -78,7 +79,7 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     cls = type(gradtape)
     distributed: Any = type(cls.__name__, (_DistributedTape, cls), {"__module__": cls.__module__})
     tape = distributed.__new__(distributed)
-    tape.__dict__ = gradtape.__dict__  # the same recording, under both
+    tape.__dict__ = gradtape.__dict__  # both tapes share one recording
     tape._reduction = GradientReduction(
         device_dense,
         device_sparse,
@@ -109,7 +110,8 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Return a DistributedGradientTape() that does not reduce the gradients of some layers.
 
-    `local_layers` is a layer or a list of layers. The rest is as for DistributedGradientTape().
+    `local_layers` is a layer or a list of layers. The other arguments are those of
+    DistributedGradientTape().
     """
     tape = DistributedGradientTape(
         gradtape,

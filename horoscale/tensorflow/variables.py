@@ -10,7 +10,7 @@ _of_names: dict[str, int] = {}
 
 
 def key_of(variable: Any) -> int:
-    """Return what tells a variable from others, the same for a keras.Variable and what it wraps."""
+    """Return the identity of a variable, equal for a keras.Variable and the one that it wraps."""
     return id(getattr(variable, "handle", variable))
 
 
@@ -20,8 +20,8 @@ def set_priority(variable_or_name: Any, priority: int) -> None:
     By default, the first variables have the highest priority, because the next step's forward pass
     needs them first: 0, -1, -2, and so on. A group has the highest priority of its members. A
     tf.function uses the priorities at the time of tracing. In eager mode, all gradients are reduced
-    in one operation, and priorities have no effect. If ranks set different priorities, the lowest
-    rank's applies.
+    in one operation, and priorities have no effect. If the ranks set different priorities, that of
+    the lowest rank applies.
 
     Args:
         variable_or_name: a tf.Variable or keras.Variable; or its name (for Keras, its path).
@@ -31,13 +31,13 @@ def set_priority(variable_or_name: Any, priority: int) -> None:
         _of_names[variable_or_name] = priority
         return
     key = key_of(variable_or_name)
-    if key not in _of_variables:  # an id may be given to another variable when this one is gone
+    if key not in _of_variables:  # another variable may later get the id
         weakref.finalize(variable_or_name, _of_variables.pop, key, None).atexit = False
     _of_variables[key] = priority
 
 
 def priority_of(variable: Any, default: int) -> int:
-    """Return what the user set for a variable, or for its name, or the default."""
+    """Return the priority that the user set for a variable or its name, or else the default."""
     if not _of_variables and not _of_names:
         return default
     name: str = getattr(variable, "path", "") or getattr(variable, "name", "")

@@ -1,4 +1,4 @@
-"""The files of a job's timelines: their contents, and their merger into one file."""
+"""The files of a job's timelines: reading them, and merging them into one file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Event = dict[str, Any]
 Span = tuple[float, float]
 Key = tuple[str, int]
 
-# Clocks of ranks on one host agree. Those of two hosts, which count from different times, are told
-# apart by differing by more than a message can take.
+# Clocks of ranks on one host agree. Clocks of two hosts start at different times; a difference that
+# exceeds a message's latency shows that they are separate.
 _SAME_CLOCK_S = 1.0
 
 _RANK_SUFFIX = re.compile(r"(.*)\.rank(\d+)")
@@ -32,16 +32,17 @@ class Operation:
     title: str  # process set and name, such as "set 0: gradient.fc.weight"
     kind: str  # "allreduce", …
     submitted: float
-    planned: float  # every member had submitted it, and the plan had come
+    planned: float  # when every member had submitted it and the plan had arrived
     started: float
     done: float
-    arguments: Event  # bytes, priority, entry, bucket_tensors, status; one_hop where it has none
+    arguments: Event  # bytes, priority, entry, bucket_tensors, status; one_hop without an entry
 
     @property
     def key(self) -> Key:
-        """What the ranks know the same operation by: the title, and its place in the plan.
+        """A key that identifies the operation on all ranks: the title, and its place in the plan.
 
-        What took one hop is in no plan; it is counted apart, in the same order on all ranks.
+        One-hop operations are in no plan. They are counted separately, in the same order on all
+        ranks.
         """
         return self.title, int(self.arguments["entry"]) or -int(self.arguments.get("one_hop", 0))
 
@@ -52,11 +53,11 @@ class RankTimeline:
 
     rank: int
     events: list[Event]
-    operations: list[Operation] = field(default_factory=list)  # by their ends
-    waits: list[Span] = field(default_factory=list)  # the program was blocked in one
+    operations: list[Operation] = field(default_factory=list)  # in order of their ends
+    waits: list[Span] = field(default_factory=list)  # when the program was blocked
 
     def shift(self, seconds: float) -> None:
-        """Move everything to another clock."""
+        """Convert all times to another clock."""
         for event in self.events:
             if "ts" in event:
                 event["ts"] += seconds * 1e6
@@ -66,7 +67,7 @@ class RankTimeline:
 def read(path: Path) -> RankTimeline:
     """Read the file of one rank, which is incomplete if the rank was killed.
 
-    Raises TimelineError, also for a file of several ranks.
+    Raises TimelineError, also for a file with several ranks.
     """
     events = _events(path)
     ranks = {event["pid"] for event in events}
@@ -77,9 +78,9 @@ def read(path: Path) -> RankTimeline:
 
 
 def read_job(place: Path) -> list[RankTimeline]:
-    """Read the timelines of a job, ordered by rank, on the clock of the first.
+    """Read the timelines of a job, ordered by rank, on the clock of the first rank.
 
-    `place` is the file of rank 0, beside which the others are, or a folder with one job's files.
+    `place` is the file of rank 0, next to the others, or a folder with one job's files.
     Raises TimelineError.
     """
     ranks = sorted((read(path) for path in _files_of_job(place)), key=lambda one: one.rank)
@@ -93,7 +94,7 @@ def read_job(place: Path) -> list[RankTimeline]:
 
 
 def merge(ranks: Sequence[RankTimeline]) -> str:
-    """One Chrome trace with a process for each rank, in order."""
+    """Return one Chrome trace with a process for each rank, in order."""
     events = [event for one in ranks for event in one.events]
     events += [
         {"ph": "M", "name": "process_sort_index", "pid": one.rank, "args": {"sort_index": one.rank}}
@@ -138,7 +139,7 @@ def _events(path: Path) -> list[Event]:
 
 
 def _whole_events(text: str) -> list[Any]:
-    """Each event has a line of its own: the last one may be cut off."""
+    """Return the complete events. Each is on its own line; the last one may be truncated."""
     events = []
     for line in text.removeprefix("[").splitlines():
         if not line.strip() or line.strip() == "]":
@@ -166,7 +167,7 @@ def _understood(events: Sequence[Event]) -> tuple[list[Operation], list[Span]]:
         elif name in ("NEGOTIATE", "QUEUE"):
             phases.setdefault(event["tid"], {})[name] = span
         elif "bytes" in event["args"]:
-            # The phases of an operation come just before it.
+            # The phases of an operation precede it immediately.
             submitted, planned = phases.pop(event["tid"], {}).get("NEGOTIATE", span)
             title = titles.get(event["tid"], "")
             operations.append(Operation(title, name, submitted, planned, *span, event["args"]))
@@ -174,13 +175,13 @@ def _understood(events: Sequence[Event]) -> tuple[list[Operation], list[Span]]:
 
 
 def _offset(own: RankTimeline, first: RankTimeline) -> float:
-    """What to add to a rank's times; 0 where its clock is the first rank's."""
+    """Return the offset from a rank's clock to the first rank's; 0 if they share one."""
     ends = {operation.key: operation.done for operation in first.operations}
     differences = [
         ends[operation.key] - operation.done
         for operation in own.operations
         if operation.key in ends
     ]
-    # What all take part in ends at nearly the same time.
+    # A collective ends at nearly the same time on all ranks.
     offset = median(differences) if differences else 0.0
     return offset if abs(offset) > _SAME_CLOCK_S else 0.0

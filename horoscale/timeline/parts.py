@@ -1,12 +1,12 @@
-"""Parts: where the time of a step goes. Timelines, scaling reports and the planner say it so. Pure.
+"""Parts: where the time of a step goes. Timelines, scaling reports and the planner use them. Pure.
 
     compute         the rank computed
-    communication   it waited for messages that nothing hid
-    bubble          it had nothing to do, as the schedule of a pipeline says
-    waiting         it waited for ranks that were slower
+    communication   it waited for messages that were not hidden
+    bubble          it was idle because of a pipeline's schedule
+    waiting         it waited for slower ranks
 
-What timelines tell of a rank that waits while no operation is executed is `waiting`: they don't
-know of schedules, so that a pipeline's bubble is part of it.
+In timelines, a rank that waits while no operation is executed counts as `waiting`. Timelines do not
+know schedules, so this includes a pipeline's bubble.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, fields
 
 @dataclass(frozen=True)
 class Parts:
-    """A step in seconds; the parts add up to it."""
+    """The parts of a step, in seconds; their sum is the step."""
 
     compute: float
     communication: float = 0.0
@@ -26,12 +26,12 @@ class Parts:
 
     @property
     def step(self) -> float:
-        """How long the step takes."""
+        """The duration of the step."""
         return self.compute + self.exposed
 
     @property
     def exposed(self) -> float:
-        """Exposed communication: what the step takes beside computing."""
+        """Exposed communication: the step without computation."""
         return self.communication + self.bubble + self.waiting
 
     @property
@@ -41,13 +41,13 @@ class Parts:
 
     @classmethod
     def observed(cls, length: float, executed: float, blocked: float, either: float) -> Parts:
-        """Divide what was seen of a step, in seconds.
+        """Determine the parts from observed times, in seconds.
 
         Args:
-            length: of the step.
-            executed: in which some operation was executed.
-            blocked: in which the program was blocked in a wait.
-            either: in which one of both was so.
+            length: the duration of the step.
+            executed: the time in which any operation was executed.
+            blocked: the time in which the program was blocked in a wait.
+            either: the time in which at least one of these was the case.
         """
         communication = executed + blocked - either
         return cls(length - blocked, communication, 0.0, blocked - communication)
@@ -59,5 +59,5 @@ class Parts:
         return cls(*(sum(column) / len(of) for column in columns))
 
     def shares(self) -> dict[str, float]:
-        """Return which part of the step each is, by name."""
+        """Return each part as a fraction of the step, by name."""
         return {one.name: getattr(self, one.name) / self.step for one in fields(Parts)}

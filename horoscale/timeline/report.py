@@ -9,17 +9,18 @@ from horoscale._tables import table
 from horoscale.timeline.files import RankTimeline, TimelineError
 from horoscale.timeline.steps import Lateness, Step, lateness, step_title, steps
 
-_MATRIX_RANKS = 8  # more of them are listed by pairs
+_MATRIX_RANKS = 8  # more ranks are listed by pairs
 _PAIRS = 10
 _HEADING = ["rank", "steps", "median", "90 %", "executed", "exposed", "waiting"]
 
 
 def report(ranks: Sequence[RankTimeline], title: str | None = None) -> str:
-    """Tables of what the timelines of a job tell.
+    """Return tables about the timelines of a job.
 
     Args:
         ranks: the job's timelines.
-        title: the operation that is submitted once a step, such as "set 0: loss"; None: found out.
+        title: the operation that is submitted once per step, such as "set 0: loss". None: determine
+            it automatically.
 
     Raises:
         TimelineError: the ranks have no steps.
@@ -70,7 +71,7 @@ def _rows(by_rank: dict[int, list[Step]]) -> list[list[str]]:
 
 
 def _who_waited(ranks: Sequence[int], found: Lateness, number: int) -> str:
-    """`number`: of steps."""
+    """Return who waited for whom. `number`: the number of steps."""
     per_step = {pair: seconds / number for pair, seconds in found.seconds.items()}
     if len(ranks) <= _MATRIX_RANKS:
         text = table(

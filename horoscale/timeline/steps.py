@@ -1,4 +1,4 @@
-"""What timelines tell of a job: its steps, what communication cost them, and who was late."""
+"""Evaluates timelines: a job's steps, the cost of communication, and late ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step:
 
     begin: float
     end: float
-    executed: float  # in which some operation was, whether the program waited for it or not
+    executed: float  # time with an operation in progress, whether the program waited or not
     parts: Parts
 
 
@@ -25,15 +25,16 @@ class Step:
 class Lateness:
     """Who waited for whom."""
 
-    seconds: dict[tuple[int, int], float]  # (waiting, awaited): an operation waited for this rank
-    last: Counter[int]  # in how many operations a rank was the last to submit
-    operations: int  # that several ranks submitted
+    seconds: dict[tuple[int, int], float]  # (waiting, awaited): time that operations waited
+    last: Counter[int]  # number of operations that a rank was the last to submit
+    operations: int  # number of operations submitted by several ranks
 
 
 def step_title(operations: Sequence[Operation]) -> str | None:
-    """The operation whose repetitions are the steps.
+    """Return the operation whose repetitions are the steps.
 
-    Of the number of times that most names occur, the name that came first. None if none repeats.
+    Of the names with the most common number of repetitions, it is the one that came first. None if
+    no name repeats.
     """
     counts = Counter(one.title for one in operations if not one.title.endswith(": unnamed"))
     repeated = {title: count for title, count in counts.items() if count > 1}
@@ -45,7 +46,7 @@ def step_title(operations: Sequence[Operation]) -> str | None:
 
 
 def steps(timeline: RankTimeline, title: str) -> list[Step]:
-    """The steps of a rank: each begins when the operation of this title is submitted."""
+    """Return the steps of a rank. Each begins when the operation of this title is submitted."""
     begins = sorted(one.submitted for one in timeline.operations if one.title == title)
     executed = merged((one.started, one.done) for one in timeline.operations)
     waited = merged(timeline.waits)
@@ -59,7 +60,7 @@ def steps(timeline: RankTimeline, title: str) -> list[Step]:
 
 
 def lateness(ranks: Sequence[RankTimeline]) -> Lateness:
-    """Who waited for whom: of operations that every member has submitted, the last one."""
+    """Return who waited for the last member to submit an operation, for complete operations."""
     submitted: dict[Key, dict[int, float]] = defaultdict(dict)
     for one in ranks:
         for operation in one.operations:
@@ -80,7 +81,7 @@ def lateness(ranks: Sequence[RankTimeline]) -> Lateness:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The times that any of these covers, in order."""
+    """Return the union of spans as disjoint spans, in order."""
     result: list[Span] = []
     for begin, end in sorted(spans):
         if result and begin <= result[-1][1]:
@@ -91,12 +92,12 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def total(spans: Iterable[Span]) -> float:
-    """How long they are together."""
+    """Return the total length of spans."""
     return sum(end - begin for begin, end in spans)
 
 
 def _covered(spans: Sequence[Span], bounds: Sequence[Span]) -> list[float]:
-    """How much of each of some times, in order, is covered by spans that don't overlap."""
+    """Return how much of each of some ordered times is covered by disjoint spans."""
     result = []
     first = 0
     for begin, end in bounds:

@@ -1,4 +1,4 @@
-"""DistributedOptimizer with op=Adasum: steps are reduced instead of gradients."""
+"""DistributedOptimizer with op=Adasum: combine the ranks' updates instead of their gradients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Closure = Callable[[], Any]
 
 
 class AdasumStep(torch.optim.Optimizer):
-    """What DistributedOptimizer(op=Adasum) puts before the class of the user's optimizer.
+    """The class that DistributedOptimizer(op=Adasum) inserts before the optimizer's own.
 
-    Each rank does the optimizer's step with its own gradients. What that changes each parameter by
-    is reduced by Adasum, and added to what the parameter was before.
+    Each rank runs the optimizer's step with its local gradients. Adasum reduces the resulting
+    updates of the parameters, and each parameter becomes its old value plus the combined update.
     """
 
     _plain_class: type[torch.optim.Optimizer]
@@ -32,44 +32,45 @@ class AdasumStep(torch.optim.Optimizer):
 
     @outside_graph
     def step(self, closure: Closure | None = None) -> Any:
-        """Do the optimizer's step on this rank, and make the ranks' steps one by Adasum.
+        """Run the optimizer's step on this rank, then combine the ranks' updates by Adasum.
 
-        Collective over the process set: all of its ranks have the same parameters, in one order.
+        Collective over the process set. All of its ranks must have the same parameters in the same
+        order.
 
         Args:
-            closure: computes the loss anew, as for the optimizer itself, on this rank alone.
+            closure: recomputes the loss, as for the wrapped optimizer; called on this rank only.
 
         Returns:
-            What the optimizer's step() returns.
+            The result of the wrapped optimizer's step().
 
         Raises:
-            HorovodInternalError: the reduction failed; the parameters are as they were.
+            HorovodInternalError: the reduction failed. The parameters keep their old values.
         """
         return _combined_step(self, super().step, closure)
 
-    # PyTorch puts its own hooks around a step() that does not say that it has them; the step of the
-    # user's class, which this one calls, has them.
+    # Without this mark, PyTorch would run the step hooks twice: around this step() and around the
+    # wrapped one.
     step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
-        """Do nothing: gradients stay this rank's own, and step() reduces what it changes."""
+        """Do nothing: gradients stay local, and step() reduces the updates."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Raise AssertionError: a step that is not reduced leaves the ranks with other weights."""
+        """Raise AssertionError: without the reduction, parameters would diverge between ranks."""
         raise AssertionError("skip_synchronize() is not possible with op=Adasum")
         yield
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients on this rank, as backward passes do without it."""
+        """Do nothing: backward passes accumulate local gradients in any case."""
         yield
 
     def finish_step(self) -> None:
-        """Do nothing: step() leaves nothing for later."""
+        """Do nothing: step() completes all work."""
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change how many backward passes precede a step. Raises ValueError if that is below 1."""
+        """Set the number of backward passes before a step. Raises ValueError if it is below 1."""
         if passes < 1:
             raise ValueError(
                 f"backward_passes_per_step={passes}: at least one pass precedes a step"
@@ -77,12 +78,12 @@ class AdasumStep(torch.optim.Optimizer):
         self._passes = passes
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # A copy is an optimizer of the user's class, to be wrapped again.
+        # A copy is a plain optimizer of the user's class, which can be wrapped again.
         return object.__new__, (self._plain_class,), self.__getstate__()
 
 
 def _combined_step(optimizer: AdasumStep, step: Callable[..., Any], closure: Closure | None) -> Any:
-    """Do `step`, the plain step of an optimizer, and reduce what it changes."""
+    """Run `step`, the optimizer's plain step, and reduce the resulting updates."""
     do_step = step if closure is None else functools.partial(step, closure)
     if not optimizer._process_set.included():
         return do_step()
@@ -117,9 +118,9 @@ def distribute_steps(
     process_set: ProcessSet,
     sparse_as_dense: bool,
 ) -> AdasumStep:
-    """Change the class of an optimizer, and have its step combine the ranks' steps by Adasum."""
+    """Change the optimizer's class, so that step() combines the ranks' updates by Adasum."""
     if process_set.process_set_id is None or process_set.included() is not False:
-        set_id(process_set)  # raises where it can't be used; ranks outside train on their own
+        set_id(process_set)  # raises if it is not usable here; ranks outside it train alone
     plain_class = optimizer.__class__
     optimizer.__class__ = type(
         plain_class.__name__,
@@ -132,7 +133,7 @@ def distribute_steps(
     optimizer._passes = backward_passes_per_step
     patched_step = optimizer.__dict__.get("step")
     if patched_step is not None:
-        # A scheduler made earlier has put its own function, which calls the plain step, in the way.
+        # A scheduler has already replaced step() on the instance, which hides the class' step().
         @functools.wraps(patched_step)
         def step(closure: Closure | None = None) -> Any:
             return _combined_step(optimizer, patched_step, closure)

@@ -12,7 +12,7 @@ Gradient = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class _Collective(torch.autograd.Function):
-    """Records that a collective computed tensors from others."""
+    """Records the collective that computed a list of tensors."""
 
     @staticmethod
     def forward(
@@ -23,8 +23,8 @@ class _Collective(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        # An output that the loss does not use has a gradient of zeros, so that the operation has
-        # the same tensors on all ranks.
+        # autograd materializes zeros for outputs that the loss does not use, so that all ranks pass
+        # the same tensors to the operation.
         return (None, None, *ctx.gradient(output_gradients))
 
 

@@ -20,25 +20,25 @@ class Startable(Protocol):
 
 
 class Batch:
-    """Groups in shared memory whose gradients are ready, which start together.
+    """A batch of gradient groups in shared memory that are ready and start together.
 
-    This costs less than starting each separately: what a start needs stays in the CPU's caches, and
-    the engine, whose thread may share the core with autograd, is woken once.
+    This is cheaper than starting each group separately: the data that a start needs stays in the
+    CPU's caches, and the engine's thread, which may share a core with autograd, wakes once.
     """
 
     FIRST_BYTES = 1 << 20  # small, so that the engine starts early
-    BYTES = 8 << 20  # on one host all cores may be busy: frequent starts disturb autograd
+    BYTES = 8 << 20  # frequent starts disturb autograd if all cores of the host are busy
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Create an empty batch."""
         self._groups: dict[Startable, None] = {}
         self._nbytes = 0
         self._enough = self.FIRST_BYTES
-        self._pass = -1  # autograd's number of the backward pass
+        self._pass = -1  # autograd's id of the backward pass
         self._lock = threading.RLock()
 
     def add(self, group: Startable, nbytes: int) -> None:
-        """Add a group. Start the batch if it is large enough, or when this backward pass ends."""
+        """Add a group. Start the batch if it is large enough or when this backward pass ends."""
         with self._lock:
             this_pass = torch._C._current_graph_task_id()
             if this_pass != self._pass:
@@ -56,7 +56,7 @@ class Batch:
         """Start the waiting groups, including those that a failed backward pass left behind."""
         with self._lock:
             groups = list(self._groups)
-            self.clear()  # if one cannot start, its optimizer's step() tries the others
+            self.clear()  # if a start fails, the step() of that optimizer retries the others
             for group in groups:
                 group.start(wake=group is groups[-1])
 

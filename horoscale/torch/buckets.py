@@ -17,13 +17,13 @@ _ALIGNMENT = 64  # a cache line, so that no two gradients share one
 def empty_shared(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return a tensor of zeros in memory that the other ranks of the host can access.
 
-    allreduce_() works directly on such tensors of 256 KiB or more, without a copy, if all ranks
-    pass one. The other collectives read such inputs of 64 KiB or more without a copy. The memory is
+    If all ranks pass such tensors, allreduce_() works on them directly from 256 KiB on, without a
+    copy. The other collectives read such inputs of 64 KiB or more without a copy. The memory is
     freed with the last tensor that uses it. It remains valid after hvd.shutdown().
 
     Args:
         size: the shape, as numbers or as one sequence.
-        dtype: the element type; None: torch's default.
+        dtype: the element type. None: torch's default dtype.
 
     Raises:
         ValueError: hvd.init() was not called, or an extent is negative.
@@ -62,7 +62,7 @@ def make_bucket(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]
 
 
 def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Return whether values fit a place: the parameter may have changed since it was created."""
+    """Return whether a tensor fits a place. The parameter may have changed since it was created."""
     return (
         tensor.dtype == place.dtype
         and tensor.shape == place.shape
@@ -71,7 +71,7 @@ def fits(tensor: torch.Tensor, place: torch.Tensor) -> bool:
 
 
 def lies_as_in(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    """Return whether fitting values have their own memory, with the same order as the place."""
+    """Return whether a fitting tensor is separate from the place and has the same memory order."""
     plain = type(tensor) is torch.Tensor and not (tensor.is_conj() or tensor.is_neg())
     return plain and tensor.stride() == place.stride()
 

@@ -26,14 +26,15 @@ for _prepare in (
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
-    """Return whether autograd records operations on a tensor."""
+    """Return whether autograd tracks a tensor."""
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def run(template: Template, source: torch.Tensor, target: torch.Tensor) -> None:
-    """Execute an operation on the memory of two plain tensors."""
+    """Run an operation on the memory of two plain tensors."""
     address = source.data_ptr()
-    # A tensor without elements has no address; nothing is written there.
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
+    # there.
     if source is target:
         template.run(address, address or 1, source.untyped_storage())
         return
@@ -68,7 +69,7 @@ def as_group(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def split_list(splits: Splits) -> Sequence[int] | None:
-    """Return splits in the form that the collectives take; raise ValueError if invalid."""
+    """Return splits in the form that the collectives accept. Raises ValueError if invalid."""
     if not isinstance(splits, torch.Tensor):
         return splits
     check_counts(splits)
@@ -76,7 +77,7 @@ def split_list(splits: Splits) -> Sequence[int] | None:
 
 
 def check_counts(splits: torch.Tensor) -> None:
-    """Raise ValueError for a tensor that cannot hold numbers of rows."""
+    """Raise ValueError unless the tensor can contain row counts."""
     dtype = splits.dtype
     counts = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
     if not counts or splits.dim() != 1 or splits.device.type != "cpu":

@@ -1,8 +1,8 @@
-"""The collectives on lists of tensors: how each is started, completed and differentiated.
+"""The collectives on lists of tensors: how each one starts, completes and is differentiated.
 
-Every function starts one operation on all of its tensors or none, and returns its handle. Each
-gradient is a collective, too. It runs on the same process set, and its name derives from the
-operation's.
+Every function starts one operation on all of its tensors or on none, and returns its handle. Each
+gradient is also a collective. It runs on the same process set, under a name derived from that of
+the operation.
 
 Gradients are scaled as in Horovod: a tensor that is equal on all ranks counts as one tensor, not as
 one per rank. The gradients of allgather and broadcast therefore average over the ranks' copies of
@@ -55,7 +55,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Call(NamedTuple):
-    """The arguments of any collective besides tensors and arithmetic."""
+    """The arguments that all collectives have besides tensors and reduction options."""
 
     name: str | None
     process_set: ProcessSet
@@ -69,7 +69,7 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The arithmetic of allreduce, reducescatter and reduce."""
+    """The reduction options of allreduce, reducescatter and reduce."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -77,7 +77,7 @@ class Reduction(NamedTuple):
     encoding: Encoding = Encoding.NONE  # of the data between hosts
 
     def check(self, tensors: Tensors) -> None:
-        """Raise UnsupportedError if it is not defined for the dtype of one of the tensors."""
+        """Raise UnsupportedError if the operator is not defined for a tensor's dtype."""
         for tensor in tensors:
             check_reduction(data_type(tensor.dtype), self.op)
 
@@ -122,7 +122,7 @@ def _output(
 ) -> torch.Tensor:
     shape = (rows, *like.shape[1:])
     if like.is_cpu:
-        if out is not None:  # the library has written to it
+        if out is not None:  # the operation has already written to it
             return write_back(out, out)
         return adopt(operation.output(index), like.dtype, shape)
     result = adopt_on_device(operation.device_output(index), like.device, like.dtype, shape)
@@ -139,7 +139,7 @@ def _room_given(
     out: Tensors | None,
     title: str,
 ) -> list[torch.Tensor] | None:
-    """Return out= if the results can be written there, or raise ValueError. None if not given."""
+    """Return `out`, or None if it is None. Raises ValueError if the results do not fit."""
     if out is None:
         return None
     check_group_out(sources, out)
@@ -159,7 +159,7 @@ def _deliver(inputs: Tensors, in_place: bool, gradient: Gradient) -> Callable[[T
 
 @outside_graph
 def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
-    """Start the reduction of each tensor over the ranks; the outcome is the list of results."""
+    """Start an allreduce of each tensor. The outcome is the list of results."""
     sources = [in_memory(tensor) for tensor in tensors]
     reduction.check(sources)
     targets = sources if in_place else [room_for(one) for one in sources]
@@ -181,7 +181,7 @@ def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool
 def allreduce_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
     """Return the gradients of an allreduce's inputs. Collective, like all gradient functions.
 
-    `call` is the allreduce's. Raises NotImplementedError if the operator has no gradient.
+    `call` is that of the allreduce. Raises NotImplementedError if the operator has no gradient.
     """
     reduction.check_differentiable()
     result: Tensors = allreduce(gradients, reduction, call.backward()).wait()
@@ -190,8 +190,8 @@ def allreduce_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> 
 
 @outside_graph
 def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:
-    """Start sending the root's tensors to all; the outcome is the list of results."""
-    set_id(call.process_set)  # first, for the better message if the set is invalid
+    """Start broadcasting the root's tensors. The outcome is the list of results."""
+    set_id(call.process_set)  # first, because its error is clearer if the set is invalid
     root = check_root(root_rank, call.process_set)
     sources = [in_memory(tensor) for tensor in tensors]
     targets = sources if in_place else [room_for(one) for one in sources]
@@ -201,7 +201,7 @@ def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = Fal
 
 @outside_graph
 def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
-    """Return the gradients of a broadcast's inputs, which are zeros except on the root."""
+    """Return the gradients of a broadcast's inputs. They are zeros except on the root."""
     reduced: Tensors = allreduce(gradients, Reduction(ReduceOp.AVERAGE), call.backward()).wait()
     is_root = current_runtime().topology.rank == root
     return reduced if is_root else [torch.zeros_like(one) for one in reduced]
@@ -209,16 +209,16 @@ def broadcast_gradient(gradients: Tensors, root: int, call: Call) -> Tensors:
 
 @outside_graph
 def allgather(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
-    """Start concatenating each tensor's rows over the ranks; the outcome is the list of results.
+    """Start concatenating each tensor's rows over the ranks. The outcome is the list of results.
 
-    The results go to `out`. Without it, they are new tensors.
+    The results are written to `out`, or to new tensors if it is None.
     """
     return allgather_with_rows(tensors, call, out).then(lambda outcome: outcome[0])
 
 
 @outside_graph
 def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None) -> Handle:
-    """Do allgather(); the outcome is (results, the rows of each member for each tensor)."""
+    """Run allgather(). The outcome is (results, the row counts of all members for each tensor)."""
     title = titled("allgather", call.name, set_id(call.process_set))
     members = len(members_of(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
@@ -244,13 +244,13 @@ def allgather_with_rows(tensors: Tensors, call: Call, out: Tensors | None = None
 def allgather_gradient(
     gradients: Tensors, rows_of_members: Sequence[Sequence[int]], call: Call
 ) -> Tensors:
-    """Return the gradients of an allgather's inputs: this rank's rows of the ranks' average."""
+    """Return the gradients of an allgather's inputs: this rank's rows of the average."""
 
     def as_scattered(rows: Sequence[int]) -> bool:
         each, rest = divmod(sum(rows), len(rows))
         return list(rows) == [each + (i < rest) for i in range(len(rows))]
 
-    # All ranks know all rows, so they make the same decision.
+    # All ranks know all row counts, so they make the same decision.
     if all(as_scattered(rows) for rows in rows_of_members):
         average = Reduction(ReduceOp.AVERAGE)
         result: Tensors = reducescatter(gradients, average, call.backward()).wait()
@@ -270,7 +270,7 @@ def alltoall(
     call: Call,
     out: torch.Tensor | None = None,
 ) -> Handle:
-    """Start sending rows to each rank; the outcome is (result, rows received from each rank)."""
+    """Start sending rows to each rank. The outcome is (result, row counts from each rank)."""
     title = titled("alltoall", call.name, set_id(call.process_set))
     members = len(members_of(call.process_set))
     source = in_memory(tensor)
@@ -306,7 +306,7 @@ def alltoall(
 def alltoall_gradient(
     gradient: torch.Tensor, received: Sequence[int], rows: int, call: Call
 ) -> torch.Tensor:
-    """Return the gradient of an alltoall's input of `rows` rows, of which some may not be sent."""
+    """Return the gradient of an alltoall's input of `rows` rows, which may include unsent rows."""
     result, _ = alltoall(gradient, received, call.backward()).wait()
     return torch.cat([result, result.new_zeros((rows - result.shape[0], *result.shape[1:]))])
 
@@ -319,9 +319,9 @@ def reducescatter(
     splits: Sequence[int] | None = None,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start reducing each tensor and scattering the rows; the outcome is the list of own rows.
+    """Start reducing each tensor and scattering its rows. The outcome is the list of own rows.
 
-    The results go to `out`. Without it, they are new tensors.
+    The results are written to `out`, or to new tensors if it is None.
     """
     title = titled("reducescatter", call.name, set_id(call.process_set))
     sources = [in_memory(tensor) for tensor in tensors]
@@ -355,7 +355,7 @@ def reducescatter(
 
 @outside_graph
 def reducescatter_gradient(gradients: Tensors, reduction: Reduction, call: Call) -> Tensors:
-    """Return the gradients of a reducescatter's inputs: the ranks' gradients, gathered, scaled."""
+    """Return the gradients of a reducescatter's inputs: the gathered and scaled gradients."""
     factor = reduction.prescale * reduction.postscale
     if reduction.op is ReduceOp.SUM:
         factor *= len(members_of(call.process_set))
@@ -372,9 +372,9 @@ def _is_root(root: int) -> bool:
 def reduce(
     tensor: torch.Tensor, root_rank: int, reduction: Reduction, call: Call, in_place: bool = False
 ) -> Handle:
-    """Start the reduction of a tensor to the root; the outcome there is the result.
+    """Start reducing a tensor to the root. The outcome on the root is the result.
 
-    On other ranks it is None or, if autograd records the operation, a tensor without elements.
+    On other ranks the outcome is None or, if autograd records the operation, an empty tensor.
     """
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
@@ -411,7 +411,7 @@ def reduce(
 def reduce_gradient(
     gradient: torch.Tensor, shape: torch.Size, root: int, reduction: Reduction, call: Call
 ) -> torch.Tensor:
-    """Return the gradient of a reduce's input: the root's, scaled."""
+    """Return the gradient of a reduce's input: the scaled gradient of the root."""
     reduction.check_differentiable()
     factor = reduction.prescale * reduction.postscale
     if reduction.op is ReduceOp.AVERAGE:
@@ -423,7 +423,7 @@ def reduce_gradient(
 
 @outside_graph
 def gather(tensor: torch.Tensor, root_rank: int, call: Call) -> Handle:
-    """Start concatenating the ranks' rows on the root; the outcome is as for reduce()."""
+    """Start concatenating the ranks' rows on the root. The outcome is as for reduce()."""
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
     members = len(members_of(call.process_set))
@@ -446,7 +446,7 @@ def gather(tensor: torch.Tensor, root_rank: int, call: Call) -> Handle:
 def gather_gradient(
     gradient: torch.Tensor, rows: Sequence[int], root: int, call: Call
 ) -> torch.Tensor:
-    """Return the gradient of a gather's input: this rank's rows of the root's."""
+    """Return the gradient of a gather's input: this rank's rows of the root's gradient."""
     result: torch.Tensor = scatter(gradient, root, rows, call.backward()).wait()
     return result
 
@@ -455,7 +455,7 @@ def gather_gradient(
 def scatter(
     tensor: torch.Tensor, root_rank: int, splits: Sequence[int] | None, call: Call
 ) -> Handle:
-    """Start scattering the root's rows; the outcome is this rank's rows."""
+    """Start scattering the root's rows. The outcome is this rank's rows."""
     set_id(call.process_set)
     root = check_root(root_rank, call.process_set)
     members = len(members_of(call.process_set))

@@ -1,7 +1,7 @@
-"""The collectives in code that torch.compile compiles.
+"""The collectives in code compiled by torch.compile.
 
-They replace those in collectives.py, with the same names and outcomes. The compiler traces these
-functions and puts the operators of operators.py into its graph.
+They replace those of collectives.py, with the same names and outcomes. The compiler traces these
+functions and inserts the operators of operators.py into its graph.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class Finished(Handle):
         return self._outcome
 
     def then(self, change: Callable[[Outcome], Outcome]) -> Handle:
-        """Change the result."""
+        """Apply `change` to the result."""
         self._outcome = change(self._outcome)
         return self
 
 
 def allreduce(tensors: Tensors, reduction: Reduction, call: Call, in_place: bool = False) -> Handle:
-    """Reduce each tensor over the ranks; the outcome is the list of results."""
+    """Reduce each tensor over the ranks. The outcome is the list of results."""
     arguments = *_arithmetic(reduction), *_identity(call)
     results = _operator("allreduce")(_inputs(tensors, in_place), *arguments)
     return Finished(_delivered(tensors, results, in_place))
 
 
 def broadcast(tensors: Tensors, root_rank: int, call: Call, in_place: bool = False) -> Handle:
-    """Send the root's tensors to all; the outcome is the list of results."""
+    """Broadcast the root's tensors. The outcome is the list of results."""
     results = _operator("broadcast")(_inputs(tensors, in_place), root_rank, *_identity(call))
     return Finished(_delivered(tensors, results, in_place))
 
 
 def allgather(tensors: Tensors, call: Call) -> Handle:
-    """Concatenate each tensor's rows over the ranks; the outcome is the list of results."""
+    """Concatenate each tensor's rows over the ranks. The outcome is the list of results."""
     members = common.size(call.process_set)
     results = _operator("allgather")(list(tensors), members, *_identity(call))
     return Finished(results[:-1])
@@ -62,9 +62,9 @@ def allgather(tensors: Tensors, call: Call) -> Handle:
 def alltoall(
     tensor: torch.Tensor, splits: Sequence[int] | torch.Tensor | None, call: Call
 ) -> Handle:
-    """Send rows to each rank; the outcome is (result, rows received from each rank)."""
+    """Send rows to each rank. The outcome is (result, row counts received from each rank)."""
     if splits is not None and not isinstance(splits, torch.Tensor):
-        # index() would make the compiler treat a dynamic size as a constant.
+        # index() would make the compiler specialize on a dynamic size.
         splits = torch.tensor([r if isinstance(r, int) else index(r) for r in splits])
     members = common.size(call.process_set)
     result, received = _operator("alltoall")(tensor, splits, members, *_identity(call))
@@ -74,7 +74,7 @@ def alltoall(
 def reducescatter(
     tensors: Tensors, reduction: Reduction, call: Call, splits: Sequence[int] | None = None
 ) -> Handle:
-    """Reduce each tensor and scatter the rows; the outcome is the list of own rows."""
+    """Reduce each tensor and scatter its rows. The outcome is the list of this rank's rows."""
     place = common.size(call.process_set), common.rank(call.process_set)
     arguments = *_arithmetic(reduction), *_identity(call)
     to_each = None if splits is None else list(splits)
@@ -93,9 +93,9 @@ def _arithmetic(reduction: Reduction) -> tuple[int, float, float, int]:
 
 
 def _identity(call: Call) -> tuple[int, str | None, int]:
-    number = call.process_set.process_set_id  # the compiler guards the graph on its value
+    number = call.process_set.process_set_id  # the compiler guards on this value
     if number is None:
-        number = set_id(call.process_set)  # raises the precise error
+        number = set_id(call.process_set)  # raises the specific error
     return number, call.name, call.priority
 
 

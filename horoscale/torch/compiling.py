@@ -23,17 +23,17 @@ def _never() -> bool:
     return False
 
 
-# True when the compiler traces a function, False when the function runs. Cheaper than
+# True while the compiler traces a function, False while the function runs. Cheaper than
 # torch.compiler.is_compiling(). PyTorch before 2.3 has neither.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", _never)
 
 
 def outside_graph(function: Function) -> Function:
-    """Exclude a function, and all that it calls, from compilation.
+    """Exclude a function, and all functions that it calls, from compilation.
 
-    A call from compiled code breaks the graph, and the function runs as usual.
-    @torch.compiler.disable does the same. However, it adds a slow wrapper to every call and imports
-    the compiler even in programs that do not use it.
+    A call from compiled code breaks the graph, and the function runs eagerly.
+    @torch.compiler.disable does the same, but adds a slow wrapper to every call and imports the
+    compiler even in programs that do not use it.
     """
     if set_code_exec_strategy is not None:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""Compression: tensors that travel in a smaller type.
+"""Compression: send tensors in a smaller type.
 
-The built-in compressors are the library's own business for tensors on the CPU: it rounds what one
-host sends another, and nothing within a host. Any other class is called, and its result reduced.
+For tensors on the CPU, the library itself implements the built-in compressors. It encodes only the
+data between hosts, not within a host. For any other class, the binding calls compress() and reduces
+its result.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from horoscale.torch.low_rank import PowerSGD, powersgd
 
 
 class Compressor(ABC):
-    """Changes a tensor before it is reduced and changes it back afterwards. Never instantiated."""
+    """Converts a tensor before a reduction and back afterwards. Never instantiated."""
 
     @staticmethod
     @abstractmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the tensor to send, and whatever decompress() needs."""
+        """Return the tensor to send, and the context for decompress()."""
 
     @staticmethod
     @abstractmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the reduced tensor as it was before compress()."""
+        """Convert a reduced tensor back to the form that it had before compress()."""
 
 
 class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -58,43 +59,43 @@ class NoneCompressor(Compressor):
 class _HalfCompressor(Compressor):
     """Sends floating point tensors in a 16-bit type.
 
-    The methods do in Python, for who calls them, what collectives leave to the library.
+    Collectives leave this conversion to the library. The methods implement it for direct callers.
     """
 
     wire_dtype: torch.dtype
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the tensor in 16 bits if it is a floating point one, and its own dtype."""
+        """Return a floating point tensor in 16 bits, others unchanged, and the original dtype."""
         if not tensor.dtype.is_floating_point:
             return tensor, tensor.dtype
         return tensor.to(cls.wire_dtype), tensor.dtype
 
     @classmethod
     def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the tensor in the dtype that it had."""
+        """Return the tensor in its original dtype."""
         return tensor.to(ctx)
 
 
 class FP16Compressor(_HalfCompressor):
-    """Sends floating point tensors as float16: 10 bits of mantissa, overflows beyond 65,504."""
+    """Sends floating point tensors as float16: 10 mantissa bits, overflows beyond 65,504."""
 
     wire_dtype = torch.float16
 
 
 class BF16Compressor(_HalfCompressor):
-    """Sends floating point tensors as bfloat16: float32's range, 7 bits of mantissa."""
+    """Sends floating point tensors as bfloat16: the range of float32, 7 mantissa bits."""
 
     wire_dtype = torch.bfloat16
 
 
 class Compression:
-    """The compressors that allreduce() and DistributedOptimizer() offer.
+    """The compressors for allreduce() and DistributedOptimizer().
 
-    int8, int4, onebit and topk(ratio) lose much of what they send; what they lose of a tensor that
-    has a name is sent with the next one of that name. adaptive(error) chooses one of them, or none,
-    for each tensor that has a name. powersgd(rank), for DistributedOptimizer alone, sends gradients
-    as products of thin matrices, within hosts too.
+    int8, int4, onebit and topk(ratio) are lossy, with error feedback: the error of a named tensor
+    is added to the next tensor with that name. adaptive(error) chooses one of them, or none, for
+    each named tensor. powersgd(rank), for DistributedOptimizer only, sends gradients as products of
+    thin matrices, also within hosts.
     """
 
     none = NoneCompressor
@@ -114,10 +115,10 @@ AnyCompressor = type[Compressor] | Encoded
 def divide(
     compression: AnyCompressor, tensors: Iterable[torch.Tensor]
 ) -> tuple[Encoding, type[Compressor]]:
-    """Return the encoding in which tensors travel, and what is left to do in Python.
+    """Return the library's encoding of the tensors, and the compressor to run in Python.
 
-    Tensors on a GPU are converted there, by PyTorch: NCCL sends what it is given. Raises
-    UnsupportedError for a lossy one of them.
+    PyTorch converts tensors on a GPU there, because NCCL does not encode them. Raises
+    UnsupportedError if a tensor is on a GPU and the compressor is lossy.
     """
     is_on_gpu = any(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors)
     if isinstance(compression, PowerSGD):
@@ -132,9 +133,9 @@ def divide(
 def select(
     compression: Any, parameters: Sequence[torch.Tensor]
 ) -> tuple[Selection, type[Compressor] | PowerSGD]:
-    """Return the encoding of each parameter's gradient, and what is left to do in Python.
+    """Return the encoding of each parameter's gradient, and the compressor to run in Python.
 
-    `compression` is a compressor, a table of compressors by patterns of names, or a function of a
+    `compression` is a compressor, a mapping from name patterns to compressors, or a function of a
     name and a parameter. Raises ValueError if it is none of these.
     """
     if isinstance(compression, PowerSGD):

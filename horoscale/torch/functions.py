@@ -14,7 +14,7 @@ from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import synchronize
 from horoscale.torch.movement import broadcast_async_
 
-# The functions for objects do not need torch, but Horovod's scripts import them from here.
+# The functions for objects do not need torch, but Horovod scripts import them from here.
 __all__ = [
     "allgather_object",
     "broadcast_object",
@@ -65,8 +65,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Broadcast the root's optimizer state and options, such as the learning rate.
 
-    The other ranks need no state yet. Only the root's state is read, and no step is run to create
-    one.
+    The other ranks need no state yet. Only the root's state is read. No step is run to create
+    state.
 
     Args:
         optimizer: an optimizer whose parameters have the same order and shapes on all ranks.
@@ -109,11 +109,11 @@ class _Missing(NamedTuple):
 
     shape: torch.Size
     dtype: torch.dtype
-    device: str  # its type; the index is each rank's own
+    device: str  # the type; each rank uses its own index
 
 
 def _replace(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return nested dicts, lists and tuples with all values of a `kind` changed."""
+    """Return nested dicts, lists and tuples with `change` applied to all values of a `kind`."""
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, dict):

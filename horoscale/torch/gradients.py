@@ -30,7 +30,7 @@ class Settings:
     selection: Selection  # the encoding of each parameter
     process_set: ProcessSet
     sparse_as_dense: bool
-    sparse_results: bool = False  # the optimizer does not accept dense gradients
+    sparse_results: bool = False  # the optimizer rejects dense gradients
 
     def takes_part(self) -> bool:
         """Return whether this rank is in the process set. Raises ValueError before hvd.init()."""
@@ -39,7 +39,7 @@ class Settings:
 
 
 class Layout(IntEnum):
-    """How a gradient is stored. The largest value of any rank applies to all."""
+    """How a gradient is stored. The largest value over all ranks applies to all."""
 
     UNKNOWN = 0  # autograd has not created a gradient yet
     DENSE = 1
@@ -49,46 +49,46 @@ class Layout(IntEnum):
 class Gradient:
     """The gradient of one parameter.
 
-    From take() to deliver() the parameter's `.grad` is this rank's own gradient, in memory that no
-    other rank writes to. The reduction writes to a place in shared memory, which then becomes
-    `.grad`. A gradient that cannot be reduced into a place is copied first. On a device, where
-    memory is scarce, it is reduced in place.
+    Between take() and deliver() the parameter's `.grad` is this rank's local gradient, in memory
+    that no other rank writes to. The reduction writes to a place in shared memory, which then
+    becomes `.grad`. A gradient that cannot be reduced into a place is copied first. On a device,
+    where memory is scarce, it is reduced in place.
     """
 
     def __init__(
         self, parameter: torch.Tensor, name: str, priority: int, place: torch.Tensor | None
     ) -> None:
-        """Track a parameter; `place` is in shared memory, or None."""
+        """Track a parameter. `place` is in shared memory, or None."""
         self.parameter = parameter
         self.name = name
         self.passes = 0  # backward passes since the last step
         self.arrival: int | None = None  # number of this process' gradients that arrived before it
         self.layout = Layout.UNKNOWN
-        self.default_priority = priority  # if the user sets none
+        self.default_priority = priority  # unless the user sets one
         self._place = place
         self._moved: torch.Tensor | None = (
             None  # the source of an operation that writes to the place
         )
         # `.grad` and its version at take(). Kept until the step is done: if it were freed earlier,
-        # its memory would return to the system, which would clear it for the next gradient.
+        # its memory would return to the system, which would zero it again for the next gradient.
         self._own: torch.Tensor | None = None
         self._version = 0
         self.in_place = False  # `.grad` itself is being reduced
 
     @property
     def has_place(self) -> bool:
-        """Whether it has a place in shared memory."""
+        """Whether this gradient has a place in shared memory."""
         return self._place is not None
 
     @property
     def place(self) -> torch.Tensor:
-        """Its place in shared memory."""
+        """The place in shared memory."""
         assert self._place is not None
         return self._place
 
     @property
     def priority(self) -> int:
-        """The priority of its reduction; higher is more urgent."""
+        """The priority of the reduction; higher is more urgent."""
         return priority_of(self.parameter, self.name, self.default_priority)
 
     def observe(self, sparse_as_dense: bool) -> torch.Tensor | None:
@@ -100,9 +100,9 @@ class Gradient:
         return gradient
 
     def take(self, sparse_as_dense: bool, scale: float = 1.0) -> torch.Tensor:
-        """Return the gradient to reduce, times `scale`; zeros if `scale` is 0.
+        """Return the gradient to reduce, multiplied by `scale`; zeros if `scale` is 0.
 
-        `.grad` stays None if there is none: autograd creates a gradient faster than it adds one.
+        A `.grad` of None stays None: autograd creates a gradient faster than it accumulates one.
         """
         self._moved = None
         self._own = own = self.observe(sparse_as_dense)
@@ -111,17 +111,20 @@ class Gradient:
         return value
 
     def can_move(self, value: torch.Tensor) -> bool:
-        """Return whether an operation can move a result of take() to its place in shared memory."""
+        """Return whether an operation can move a result of take() to the place in shared memory."""
         return value is self._place or value is self._moved
 
     def apart(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a result of take() that an operation may overwrite: on the host, not `.grad`."""
+        """Return a result of take() that an operation may overwrite.
+
+        On the host this is never `.grad` itself.
+        """
         own = self._own
         is_own = own is not None and not own.is_sparse and value.data_ptr() == own.data_ptr()
         self.in_place = is_own and value.device.type != "cpu"
         if not is_own or self.in_place:
             return value
-        # With all gaps: the shape that ranks compare follows from the order of memory.
+        # Including gaps: the shape that ranks compare depends on the memory order.
         copy = torch.empty_strided(
             value.size(), value.stride(), dtype=value.dtype, device=value.device
         )
@@ -133,13 +136,13 @@ class Gradient:
         return gradient is not self._own or _version(gradient) != self._version
 
     def deliver(self, result: torch.Tensor, sparse: bool = False) -> None:
-        """Set `.grad` to the reduced gradient, as sparse for optimizers that require that."""
+        """Set `.grad` to the reduced gradient, in sparse form for optimizers that require it."""
         if sparse and not result.is_sparse:
             result = result.to_sparse(1)
         self.parameter.grad = result
 
     def has_values(self) -> bool:
-        """Return whether `.grad` exists and is not all zeros. Reads all of it if it is."""
+        """Return whether `.grad` exists and is not all zeros. Reads all of it if it is zero."""
         gradient = self.parameter.grad
         if gradient is None:
             return False
@@ -147,7 +150,7 @@ class Gradient:
         return bool(values.any())
 
     def release(self) -> None:
-        """Free the memory that was kept for the step."""
+        """Free the memory that was kept until the step."""
         self._own = self._moved = None
 
     def _values(self, own: torch.Tensor, scale: float) -> torch.Tensor:
@@ -164,7 +167,8 @@ class Gradient:
             return place if scale == 1.0 else place.mul_(scale)
         if scale != 1.0:
             return place.copy_(value).mul_(scale)
-        # Only autograd writes to its own tensors. The user may write to one that they assigned.
+        # Autograd alone writes to the tensors that it creates. Users may write to those that they
+        # assign.
         large = value.nbytes > _COPIED_BYTES
         if large and self.passes and buckets.lies_as_in(value, place):
             self._moved = value

@@ -7,7 +7,6 @@ gradient is reduced twice.
 from __future__ import annotations
 
 import itertools
-import re
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum, auto
@@ -27,6 +26,7 @@ from horoscale.torch.batching import batch
 from horoscale.torch.collectives import Call, Tensors
 from horoscale.torch.compiling import outside_graph
 from horoscale.torch.gradients import Gradient, Settings
+from horoscale.torch.group_errors import on_formats, reduced_again, too_many_passes
 from horoscale.torch.handles import Handle
 from horoscale.torch.low_rank import states
 from horoscale.torch.sparse import sparse_allreduce_async
@@ -82,13 +82,11 @@ class GradientGroup:
         self._in_place = all(gradient.has_place for gradient in self.gradients)
         self._nbytes = sum(gradient.parameter.nbytes for gradient in self.gradients)
         self._request: tuple[Hashable, Request] | None = None  # the last request in place
-        self._expected = len(
-            self.gradients
-        )  # final value of _arrived; parameters may be frozen later
-        self._taken: list[Gradient] = []  # what is in flight
-        self._in_flight: list[
-            tuple[Handle | Operation, Callable[[], None]]
-        ] = []  # how each is waited for
+        # The final value of _arrived; parameters may be frozen later.
+        self._expected = len(self.gradients)
+        self._taken: list[Gradient] = []  # whose values are in flight
+        # What is in flight, and how each operation is waited for.
+        self._in_flight: list[tuple[Handle | Operation, Callable[[], None]]] = []
         self._watched = False  # before backward passes, too
         weak_self = weakref.ref(self)
         self._hooks: list[RemovableHandle] = []
@@ -179,7 +177,14 @@ class GradientGroup:
             self._begin_again(owners)
         paused = any(owner.paused for owner in owners)
         if self.in_flight or (gradient.passes == self.passes and not paused):
-            raise AssertionError(self._too_many_passes(gradient, owners))
+            raise AssertionError(
+                too_many_passes(
+                    gradient.name,
+                    self.passes,
+                    any(owner.ready_in_backward for owner in owners),
+                    any(owner.overlaps for owner in owners),
+                )
+            )
         if paused:
             return
         self.state = State.PARTIAL
@@ -276,7 +281,7 @@ class GradientGroup:
             try:
                 wait()
             except MismatchError as error:  # the other operations may exist only on this rank
-                raise MismatchError(f"{error}{_on_formats(str(error))}") from error
+                raise MismatchError(f"{error}{on_formats(str(error))}") from error
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -304,35 +309,9 @@ class GradientGroup:
     def _begin_again(self, owners: Sequence[Owner]) -> None:
         added_to = next((owner.added_to for owner in owners if owner.added_to is not None), None)
         if added_to is not None and self.settings.reduction.op is not ReduceOp.AVERAGE:
-            raise AssertionError(
-                f"a further backward pass would reduce the gradient of {added_to} again, which is "
-                "already reduced: before step(), that is supported with op=Average only. "
-                f"Call optimizer.zero_grad() first, or {_accumulation(self.passes)}"
-            )
+            raise AssertionError(reduced_again(added_to, self.passes))
         for owner in owners:
             owner.begin_again()
-
-    def _too_many_passes(self, gradient: Gradient, owners: Sequence[Owner]) -> str:
-        remedies = [_accumulation(self.passes)]
-        if any(owner.ready_in_backward for owner in owners):
-            remedies.append(
-                "gradients_ready='backward' reduces them again only if all of the optimizer's "
-                "parameters had a gradient on all ranks"
-            )
-        elif any(owner.overlaps for owner in owners):
-            remedies.append(
-                "with overlap_step=True, the parameter may have been read before its update, and "
-                "not through its module: call optimizer.finish_step() first"
-            )
-        else:
-            remedies.append(
-                "if other models' losses also reach these parameters (GANs), use "
-                "DistributedOptimizer(..., gradients_ready='backward')"
-            )
-        return (
-            f"the gradient of {gradient.name} was computed more than backward_passes_per_step="
-            f"{self.passes} times before step(): {'; '.join(remedies)}"
-        )
 
     def _start_in_shared_memory(
         self, gradients: Sequence[Gradient], values: Tensors, priority: int, wake: bool
@@ -451,13 +430,6 @@ class GradientGroup:
         self._in_flight.append((handle, lambda: gradient.deliver(handle.wait())))
 
 
-def _accumulation(passes: int) -> str:
-    return (
-        "to accumulate gradients, run all backward passes but the last within optimizer.no_sync(), "
-        f"or pass a backward_passes_per_step above {passes} to DistributedOptimizer"
-    )
-
-
 _arrivals = itertools.count()
 _by_parameter: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weak references to groups
 _all: weakref.WeakSet[GradientGroup] = weakref.WeakSet()
@@ -526,21 +498,3 @@ def _earlier_hook(weak_group: weakref.ref[GradientGroup]) -> Callable[[torch.Ten
             group.look()
 
     return hook
-
-
-def _on_formats(mismatch: str) -> str:
-    """Explain the shapes of in_memory_order() in a message about a mismatch."""
-    shapes = [
-        tuple(map(int, shape.split(", "))) for shape in re.findall(r"\[(\d+(?:, \d+)+)\]", mismatch)
-    ]
-    if not any(_is_format_of(*pair) for pair in itertools.permutations(shapes, 2)):
-        return ""
-    return (
-        ". Ones at the end of a shape stand for a memory format such as channels_last, and the "
-        "dimensions are in memory order: use the same memory format for the model on all ranks"
-    )
-
-
-def _is_format_of(one: Sequence[int], other: Sequence[int]) -> bool:
-    extents = [sorted(extent for extent in shape if extent != 1) for shape in (one, other)]
-    return one[-1] == 1 and len(one) > len(other) and extents[0] == extents[1]

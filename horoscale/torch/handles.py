@@ -29,10 +29,10 @@ class Handle:
         complete: Callable[[_core.Handle], Outcome],
         cuda_device: int | None = None,
     ) -> None:
-        """Track `operation`. `complete` makes the result when it has completed.
+        """Track `operation`. When it has completed, `complete` creates the result.
 
-        For tensors on a `cuda_device`, that is when the current stream waits for it. The host does
-        not wait for the device.
+        For tensors on a `cuda_device`, an operation has completed when the current stream waits for
+        it. The host does not wait for the device.
         """
         self._cuda_device = cuda_device
         self._operation: _core.Handle | None = operation
@@ -41,7 +41,7 @@ class Handle:
 
     @outside_graph
     def done(self) -> bool:
-        """Return whether wait() would return or raise without waiting."""
+        """Return whether wait() would return or raise without blocking."""
         operation = self._operation
         if operation is None:
             return True
@@ -63,11 +63,11 @@ class Handle:
         return self._outcome
 
     def __call__(self) -> Outcome:
-        """Call wait(): Horovod's sparse_allreduce_async() returns a function to call."""
+        """Call wait(). In Horovod, sparse_allreduce_async() returns a function to call."""
         return self.wait()
 
     def then(self, change: Callable[[Outcome], Outcome]) -> Handle:
-        """Transform the result before it is returned. Call this before the first wait()."""
+        """Apply `change` to the result before it is returned. Call this before the first wait()."""
         complete = self._complete
         assert complete is not None
         self._complete = lambda operation: change(complete(operation))
@@ -76,7 +76,7 @@ class Handle:
 
 @outside_graph
 def poll(handle: Handle) -> bool:
-    """Return whether an operation has completed, so that synchronize() would not wait.
+    """Return whether an operation has completed, so that synchronize() would not block.
 
     Args:
         handle: the result of an _async function.

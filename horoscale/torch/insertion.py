@@ -1,4 +1,4 @@
-"""How the optimizer of a user becomes one of horoscale, and stays an instance of its class."""
+"""Insertion of a class into a user's optimizer, which remains an instance of its own class."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Step = Callable[..., Any]
 def insert_class(
     optimizer: Any, first: type[torch.optim.Optimizer], run: Callable[[Any, Step, Any], Any]
 ) -> None:
-    """Put the class `first` before the optimizer's own, which becomes its `_plain_class`.
+    """Insert the class `first` before the optimizer's own class, which becomes `_plain_class`.
 
-    `run` gets the optimizer, its plain step() and a closure or None, and does what step() does in
-    `first`. It is called instead where a scheduler made earlier has put its own function, which
-    calls the plain step, in the way of that.
+    `run` receives the optimizer, its plain step() and a closure or None, and does the same as the
+    step() of `first`. It is needed if a scheduler has already replaced step() on the instance,
+    which hides the class' step().
     """
     plain_class = optimizer.__class__
     optimizer.__class__ = type(

@@ -1,11 +1,11 @@
-"""Local SGD: ranks take some steps on their own, then average how far their parameters have come.
+"""Local SGD: ranks take some steps independently, then average their parameters' changes.
 
-A round is `sync_every` steps. Its anchor is a copy of the parameters, which at the beginning of a
-round are the same on all ranks. At its end, the change since then (anchor minus parameters) is
-averaged over the ranks and subtracted from the anchor, which is the average of the ranks'
-parameters (Stich, "Local SGD Converges Fast and Communicates Little", 2019). Or it is the gradient
-with which an outer optimizer takes a step on the anchor (Douillard et al., "DiLoCo: Distributed
-Low-Communication Training of Language Models", 2023).
+A round consists of `sync_every` steps. At its beginning the parameters are equal on all ranks; a
+copy of them is the anchor. At its end, the ranks average their change since then (anchor minus
+parameters). Subtracted from the anchor, the average change gives the average of the ranks'
+parameters (Stich, "Local SGD Converges Fast and Communicates Little", 2019). Alternatively, the
+average change is the gradient for the step of an outer optimizer on the anchor (Douillard et al.,
+"DiLoCo: Distributed Low-Communication Training of Language Models", 2023).
 """
 
 from __future__ import annotations
@@ -27,94 +27,95 @@ __all__ = ["LocalOptimizer", "MakeOuter", "Travel", "train_locally"]
 
 Closure = Callable[[], Any]
 
-_LOCAL = "horoscale_local_sgd"  # in a state_dict
+_LOCAL = "horoscale_local_sgd"  # the key in a state_dict
 
 
 class LocalOptimizer(torch.optim.Optimizer):
-    """What DistributedOptimizer(sync_every=...) puts before the class of the user's optimizer."""
+    """The class that DistributedOptimizer(sync_every=...) inserts before the optimizer's own."""
 
     _plain_class: type[torch.optim.Optimizer]
     _rounds: TrainingRounds
 
-    # GradScaler then calls step() also where it finds that a step is to be skipped, so that each
-    # rank counts it: see _scaled_step().
+    # GradScaler then calls step() even for a step to skip, so that every rank counts it: see
+    # _scaled_step().
     _step_supports_amp_scaling = True
 
     @outside_graph
     def step(self, closure: Closure | None = None) -> Any:
-        """Do the optimizer's step with this rank's gradients; end the round if it was its last.
+        """Run the optimizer's step with local gradients. End the round if it is the last step.
 
-        Collective in each `sync_every`-th call, however many steps GradScaler has skipped.
+        Every `sync_every`-th call is collective. Steps that GradScaler skips count.
 
         Args:
-            closure: computes the loss anew, as for the optimizer itself.
+            closure: recomputes the loss, as for the wrapped optimizer.
 
         Returns:
-            What the optimizer's step() returns; None for a step that GradScaler skips.
+            The result of the wrapped optimizer's step(); None for a step that GradScaler skips.
 
         Raises:
-            HorovodInternalError: the synchronization failed. The local step was done, and the
-                parameters are this rank's own; the next step() synchronizes.
+            HorovodInternalError: the synchronization failed. The local step is complete, and the
+                parameters are this rank's local ones. The next step() synchronizes.
         """
         return _local_step(self, super().step, closure)
 
-    step.hooked = True  # type: ignore[attr-defined] # the plain step has the hooks
+    step.hooked = True  # type: ignore[attr-defined] # the plain step runs the hooks
 
     @outside_graph
     def synchronize_parameters(self) -> None:
         """End the round now, for example at the end of an epoch. Collective.
 
-        The ranks may have taken different numbers of steps; a rank without any contributes no
-        change. Does nothing if no rank has taken a step since the last synchronization, and on
-        ranks outside of the process set. Raises HorovodInternalError if it failed.
+        The ranks may have taken different numbers of steps. A rank without any contributes a change
+        of zero. Does nothing if no rank has taken a step since the last synchronization, and on
+        ranks outside the process set. Raises HorovodInternalError if the synchronization fails.
         """
         self._rounds.synchronize()
 
     @property
     def local_steps(self) -> int:
-        """The number of calls of step() since the last synchronization."""
+        """The number of calls to step() since the last synchronization."""
         return self._rounds.steps
 
     @property
     def outer_optimizer(self) -> torch.optim.Optimizer | None:
-        """The outer optimizer, for example to schedule its learning rate; None without one."""
+        """The outer optimizer, or None; use it, for example, to schedule its learning rate."""
         return self._rounds.outer
 
     def synchronize(self) -> None:
-        """Do nothing: gradients are this rank's own, and can be clipped before step()."""
+        """Do nothing: gradients stay local, and can be clipped before step()."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Change nothing: step() counts within it, too."""
+        """Do nothing: calls to step() in this context count, too."""
         yield
 
     def no_sync(self) -> Any:
-        """Return a context in which backward passes add up gradients, as outside of it."""
+        """Return a context that does nothing: backward passes always accumulate local gradients."""
         return nullcontext()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change nothing but check the number: all passes before a step add up."""
+        """Check the number and ignore it: all backward passes before a step accumulate."""
         check_passes(passes)
 
     def set_loss_scale(self, scale: float) -> None:
-        """Change nothing but check the number: changes of parameters are not scaled."""
+        """Check the number and ignore it: the loss scale does not affect changes of parameters."""
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"set_loss_scale({scale!r}): expected a positive, finite number")
 
     def set_local_scale(self, scale: float) -> None:
-        """Multiply this rank's changes by a number before they are averaged, from now on.
+        """Multiply this rank's changes by a factor before they are averaged, from now on.
 
-        With its share's weight the average over the ranks is weighted by their numbers of samples
-        (see hvd.elastic.DataPlan). Raises ValueError for what is not finite.
+        With the weight of the rank's share as the factor, the average is weighted by the ranks'
+        numbers of samples (see hvd.elastic.DataPlan). Raises ValueError if the factor is not
+        finite.
         """
         if not math.isfinite(scale):
             raise ValueError(f"set_local_scale({scale!r}): expected a finite number")
         self._rounds.scale = float(scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, with the round's: steps, anchor, and the outer state.
+        """Return the optimizer's state and that of the round: steps, anchor and outer state.
 
-        Within a round the parameters, and therefore checkpoints, differ between ranks.
+        Within a round, parameters and therefore checkpoints differ between ranks.
         """
         state = super().state_dict()
         state[_LOCAL] = self._rounds.save()
@@ -124,9 +125,9 @@ class LocalOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the optimizer's state; that of a plain optimizer begins a round.
+        """Load the optimizer's state. The state of a plain optimizer starts a new round.
 
-        Raises ValueError if the outer optimizer's groups of parameters differ.
+        Raises ValueError if the outer optimizer's parameter groups differ.
         """
         super().load_state_dict(state_dict)
         self._rounds.load(state_dict.get(_LOCAL))
@@ -138,7 +139,8 @@ class LocalOptimizer(torch.optim.Optimizer):
         return Residuals(travel.selection, travel.process_set)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # A copy (copy.deepcopy, pickle) is an optimizer of the user's class, to be wrapped again.
+        # A copy (copy.deepcopy, pickle) is a plain optimizer of the user's class, which can be
+        # wrapped again.
         return object.__new__, (self._plain_class,), self.__getstate__()
 
 
@@ -149,9 +151,9 @@ def train_locally(
     sync_every: int,
     make_outer: MakeOuter | None,
 ) -> LocalOptimizer:
-    """Change the class of an optimizer, and have it synchronize in each `sync_every`-th step.
+    """Change the optimizer's class, so that every `sync_every`-th step synchronizes.
 
-    Raises ValueError if `make_outer` returns no optimizer of all the tensors that it was given.
+    Raises ValueError unless `make_outer` returns an optimizer of all the tensors that it receives.
     """
     rounds = TrainingRounds(optimizer, travel, names, sync_every, make_outer)
     insert_class(optimizer, LocalOptimizer, _local_step)
@@ -172,14 +174,14 @@ def _local_step(optimizer: LocalOptimizer, step: Step, closure: Closure | None) 
 
 
 def _scaled_step(optimizer: LocalOptimizer, step: Step) -> Any:
-    """Do the step of a GradScaler, which has set `found_inf` and `grad_scale`, or skip it."""
+    """Run or skip a step for a GradScaler, which has set `found_inf` and `grad_scale`."""
     if _scales_itself(optimizer):
         return step()
     given = {name: optimizer.__dict__.pop(name) for name in ("found_inf", "grad_scale")}
     try:
         if given["found_inf"].item():
             return None
-        if given["grad_scale"] is not None:  # they have not been unscaled by unscale_()
+        if given["grad_scale"] is not None:  # unscale_() was not called
             _unscale(optimizer, given["grad_scale"].double().reciprocal().float())
         return step()
     finally:
@@ -187,7 +189,7 @@ def _scaled_step(optimizer: LocalOptimizer, step: Step) -> Any:
 
 
 def _scales_itself(optimizer: LocalOptimizer) -> bool:
-    """Return whether the plain step() does what GradScaler asks for: a fused one."""
+    """Return whether the plain step() handles `found_inf` and `grad_scale`, as fused ones do."""
     if optimizer.__dict__.get("_step_supports_amp_scaling", False):
         return True
     return bool(getattr(optimizer._plain_class, "_step_supports_amp_scaling", False))

@@ -1,10 +1,10 @@
 """PowerSGD: gradients as products of two thin matrices, with error feedback.
 
 After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-Distributed Optimization" (2019). A gradient M of r rows and c columns is approximated by P Qᵀ, with
-P of r rows and Q of c, both of `rank` columns: one step of power iteration from the Q of the step
-before. Two small allreduces average P and Q over the ranks; M itself is not sent. The error of the
-approximation is added to the next step's M.
+Distributed Optimization" (2019). A gradient M of shape (r, c) is approximated by P Qᵀ, where P has
+shape (r, rank) and Q has shape (c, rank). Each step runs one power iteration from the previous
+step's Q. Two small allreduces average P and Q over the ranks; M itself is not sent. The
+approximation error is added to the next step's M.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PowerSGD:
     rank: int
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the tensor itself: gradients that gain too little are sent uncompressed."""
+        """Return the tensor itself: gradients that compress too little are sent uncompressed."""
         return tensor, None
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -37,7 +37,7 @@ class PowerSGD:
         return f"Compression.powersgd({self.rank})"
 
     def shape_of(self, parameter: torch.Tensor) -> tuple[int, int] | None:
-        """Return the shape of a gradient as a matrix; None if it is sent uncompressed."""
+        """Return the shape of a gradient as a matrix, or None if it is sent uncompressed."""
         if parameter.dim() < 2 or parameter.numel() == 0 or not parameter.is_floating_point():
             return None
         rows = parameter.shape[0]
@@ -46,17 +46,17 @@ class PowerSGD:
 
 
 def powersgd(rank: int = 4) -> PowerSGD:
-    """Return the compressor with this rank of the approximation. ValueError unless at least 1."""
+    """Return the compressor with this approximation rank. Raises ValueError if it is below 1."""
     if rank < 1:
         raise ValueError(f"powersgd({rank!r}): the rank must be at least 1")
     return PowerSGD(rank)
 
 
 class LowRank:
-    """The approximation of one parameter's gradients, from step to step."""
+    """The low-rank approximation of one parameter's gradients over the steps."""
 
     def __init__(self, shape: tuple[int, int], rank: int, device: torch.device) -> None:
-        """Start with no residual, and with a Q that is equal on all ranks."""
+        """Start with a residual of zero, and with a Q that is equal on all ranks."""
         rows, columns = shape
         generator = torch.Generator().manual_seed(rows * 1_000_003 + columns)
         self._q = torch.randn(columns, rank, generator=generator).to(device)
@@ -65,19 +65,19 @@ class LowRank:
         self._p = torch.empty(rows, rank, device=device)
 
     def p_of(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return this rank's P, which is then averaged."""
+        """Return this rank's P, which the ranks then average."""
         self._matrix = gradient.reshape(self._residual.shape).float() + self._residual
         return self._matrix @ _orthogonal(self._q)
 
     def q_of(self, p: torch.Tensor) -> torch.Tensor:
-        """Return this rank's Q for the averaged P, which is then averaged, too."""
+        """Return this rank's Q for the averaged P. The ranks then average it, too."""
         self._p = _orthogonal(p)
         return self._matrix.t() @ self._p
 
     def approximation(self, q: torch.Tensor) -> torch.Tensor:
-        """Return the averaged gradient, and keep the error of this rank's approximation.
+        """Return the averaged gradient, and keep this rank's approximation error as the residual.
 
-        Values that are not finite are passed on and do not change the state.
+        Non-finite values are passed on and do not change the state.
         """
         result = self._p @ q.t()
         if bool(torch.isfinite(q).all()):
@@ -86,7 +86,7 @@ class LowRank:
         return result
 
     def scale(self, factor: float) -> None:
-        """Multiply the residual, when the scale of gradients changes."""
+        """Multiply the residual by a factor when the gradient scale changes."""
         self._residual = self._residual * factor
 
     def save(self) -> _Saved:
@@ -94,7 +94,7 @@ class LowRank:
         return {"q": self._q.clone(), "residual": self._residual.clone()}
 
     def load(self, saved: _Saved, with_residual: bool) -> None:
-        """Restore a state; without the residual if that belongs to another rank."""
+        """Restore a state, but omit the residual if it belongs to another rank."""
         self._q = saved["q"].to(self._q).clone()
         kept = saved["residual"].to(self._residual).clone()
         self._residual = kept if with_residual else torch.zeros_like(self._residual)
@@ -109,7 +109,7 @@ def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def states(compression: Any, parameters: Sequence[torch.Tensor]) -> list[LowRank | None]:
-    """Return the state of each parameter; None for one that is sent uncompressed."""
+    """Return the state of each parameter, or None for one that is sent uncompressed."""
     if not isinstance(compression, PowerSGD):
         return [None] * len(parameters)
     found: list[LowRank | None] = []

@@ -1,9 +1,9 @@
 """Point-to-point messages of tensors: send, recv and their variants.
 
 Autograd records blocking calls whose tensor requires a gradient. The gradient of a received tensor
-returns to its sender as a message with the same tag, in a separate channel. The sender of such a
-gradient does not wait for it until the end of the backward pass: otherwise, ranks that have sent to
-each other would wait for each other.
+returns to its sender as a message with the same tag, in a separate channel. A rank waits for the
+gradients that it sends only at the end of the backward pass. Otherwise, ranks that have sent to
+each other would deadlock.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _prepare(
     process_set: ProcessSet,
     result: Callable[[torch.Tensor, int], Any],
 ) -> Start:
-    """Prepare a receive; `result` makes the outcome from the tensor and the sender's rank."""
+    """Prepare a receive. `result` creates the outcome from the tensor and the sender's rank."""
     values = in_memory(need_writable(tensor))
     message = receiving(_place(values), src, tag, process_set)
 
@@ -122,7 +122,7 @@ def _begin(
     process_set: ProcessSet,
     channel: Channel = Channel.TENSORS,
 ) -> _core.Handle:
-    """Start a message of a plain tensor's memory; the caller waits for it next."""
+    """Start a message with a plain tensor's memory. The caller then waits for it."""
     message = prepared_message(
         is_send, tensor.dtype, tensor.numel(), data_type, peer, tag, process_set, channel
     )
@@ -141,7 +141,8 @@ class _BackwardSends:
         wait_for_all(handles)
 
 
-# By autograd's number of the pass, which keeps them. Nodes run in the thread of their device.
+# By autograd's id of the pass, which keeps the value alive. Nodes run in the thread of their
+# device.
 _passes: WeakValueDictionary[int, _BackwardSends] = WeakValueDictionary()
 _passes_lock = threading.Lock()
 
@@ -162,13 +163,13 @@ def send(
 ) -> torch.Tensor:
     """Send a tensor to one rank, which calls recv(). Differentiable.
 
-    Returns when the tensor may be modified. A large message waits for the matching receive, a small
-    one does not: see docs/messages.md.
+    Returns when the tensor may be modified. A large message waits for the matching receive; a small
+    one does not (see docs/messages.md).
 
     Args:
-        tensor: the tensor to send, on the CPU or a GPU. The receiver's may be on either.
+        tensor: the tensor to send, on the CPU or a GPU. The receiver's tensor may be on either.
         dst: the global rank of the receiver, which may be this rank.
-        tag: a number of 0 or more. Messages with the same tag between two ranks arrive in order.
+        tag: a number of at least 0. Messages with the same tag between two ranks arrive in order.
         process_set: the set to which both ranks belong.
 
     Returns:
@@ -207,7 +208,7 @@ def send_async(
 ) -> Handle:
     """Start send() and return a handle immediately; its result is None. Not differentiable.
 
-    Do not modify the tensor until then.
+    Do not modify the tensor before the handle has completed.
     """
     return _prepare_send(tensor, dst, tag, process_set)()
 
@@ -267,7 +268,7 @@ def recv_any(
 ) -> int:
     """Receive the first message with this tag from any rank into a tensor; return its rank.
 
-    Arguments and errors are those of recv(). If a rank has left cleanly, this raises
+    Arguments and errors are those of recv(). If a rank has left the job cleanly, this raises
     RankFailedError once for each tag. The next call waits for the remaining ranks. Not
     differentiable.
     """
@@ -290,7 +291,7 @@ def recv_view(
     tag: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> View[torch.Tensor]:
-    """Receive a message from one rank as a view of the sender's memory, if possible.
+    """Receive a message from one rank, if possible as a view of the sender's memory.
 
     A message of more than 16 KiB from a tensor of empty_shared() on this host is not copied: the
     view's tensor maps the sender's memory, and send() waits until the view is released. Any other
@@ -326,7 +327,7 @@ def recv_view(
 def batch(operations: Sequence[P2POp]) -> list[Any]:
     """Start several sends and receives, wait for all of them, and return their results.
 
-    All of them run concurrently, so ranks can send to each other without a deadlock. Not
+    All of them run concurrently, so ranks can send to each other without deadlock. Not
     differentiable.
 
     Args:

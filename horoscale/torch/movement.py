@@ -41,7 +41,8 @@ def allgather(
 ) -> torch.Tensor:
     """Concatenate the ranks' tensors along the first dimension, on every rank. Differentiable.
 
-    The gradient of this rank's rows is the average of the ranks' gradients for them.
+    The gradient of this rank's rows is the average over the ranks of their gradients for these
+    rows.
 
     Args:
         tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
@@ -50,7 +51,7 @@ def allgather(
         process_set: the ranks that take part.
         out: a contiguous tensor for the result, with its dtype, device and shape. It may share
             memory with `tensor` only if `tensor` is this rank's part of it. None: allocate a new
-            tensor. Repeated calls are faster with `out`, because new memory is slow. Not
+            tensor. Reusing `out` in repeated calls is faster, because new memory is slow. Not
             differentiable.
 
     Returns:
@@ -104,7 +105,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start grouped_allgather() and return one handle for all immediately."""
+    """Start grouped_allgather() and return a single handle immediately."""
     return collectives.allgather(as_group(tensors), Call(name, process_set), out)
 
 
@@ -116,7 +117,7 @@ def broadcast(
 ) -> torch.Tensor:
     """Send the root's tensor to all ranks. Differentiable.
 
-    The gradient on the root is the average of the ranks' gradients. On other ranks it is zeros.
+    The gradient on the root is the average of the ranks' gradients. On other ranks it is zero.
 
     Args:
         tensor: has the same shape and dtype on all ranks. Only the root's values are read.

@@ -23,7 +23,7 @@ def unique_name(name: str, process_set: ProcessSet) -> str:
 
 
 def _forget_names(set_id: int) -> None:
-    # The next set with this id has other ranks, which have used other names.
+    # The next set with this id has other ranks, whose names may differ.
     for key in [key for key in _used if key[0] == set_id]:
         del _used[key]
 

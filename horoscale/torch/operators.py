@@ -1,16 +1,17 @@
-"""The collectives as operators of PyTorch, for torch.compile: torch.ops.horoscale.*.
+"""The collectives as PyTorch operators for torch.compile: torch.ops.horoscale.*.
 
-The compiler cannot trace calls into a library. It can put an operator into a graph if the operator
-declares the shapes of its results and its derivative. When the graph runs, the operator calls the
-collective as eager code does, so compiled and eager ranks can take part in the same operation.
+The compiler cannot trace calls into a library. It can insert an operator into a graph if the
+operator declares the shapes of its results and its derivative. When the graph runs, the operator
+calls the collective as eager code does. Compiled and eager ranks can therefore take part in the
+same operation.
 
-All arguments are tensors or plain values, and results depend on the arguments only: a compiled
+All arguments are tensors or plain values, and results depend only on the arguments: a compiled
 graph is cached on disk, and another job may load it. A process set is therefore passed as its id
-and, if shapes depend on it, the number of its members.
+and, if shapes depend on it, its size.
 
-The operators have side effects. The compiler keeps such operators in program order and executes
-each exactly once, even if its results are unused. Ranks that compile different graphs (for
-different shapes, say) therefore still make the same calls in the same order.
+The operators have side effects. The compiler keeps such operators in program order and runs each
+exactly once, even if its results are unused. Ranks that compile different graphs (for example, for
+different shapes) therefore still make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ try:
 except ImportError:
     _register_effectful_op = None  # type: ignore[assignment]
 
-# The oldest tested version. Earlier compilers support effects only in part: in some versions they
-# break backward passes.
+# The oldest tested version. Earlier compilers support effects only in part; some break backward
+# passes.
 NEEDED = "2.13"
 
-# Why there are no operators; None if there are.
+# The reason why the operators are not available, or None.
 PROBLEM = (
     None
     if torch.__version__ >= NEEDED and _register_effectful_op is not None

@@ -1,13 +1,13 @@
 """OverlappedStep: an optimizer's step that completes during the next forward pass.
 
 step() returns immediately, while gradients are still being reduced. A parameter is updated when it
-is read next, which is when its module needs it in the next forward pass. Communication therefore
-overlaps not only with the backward pass but also with the next forward pass. The updates are
-bitwise equal to those of the plain loop.
+is next read, usually when its module needs it in the next forward pass. Communication therefore
+overlaps with the next forward pass, not only with the backward pass. The updates are bitwise equal
+to those of the plain loop.
 
 Parameters are read through their modules. While updates are outstanding, a module's table of
-parameters is replaced by one that applies them first. So every reader sees the new values: forward
-passes, state_dict(), parameters(), copies.
+parameters is replaced by one that applies them first. Every reader therefore sees the new values:
+forward passes, state_dict(), parameters(), copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from horoscale.common import job
 from horoscale.torch.groups import GradientGroup
 from horoscale.torch.reducer import GradientReducer
 
-# PyTorch's optimizers that update each parameter using only its own gradient and state.
+# PyTorch optimizers that update each parameter from its own gradient and state only.
 SEPARABLE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -54,9 +54,9 @@ class OverlappedStep:
         self._reducer = reducer
         self._owners = Owners()
         self._outstanding: dict[int, GradientGroup] = {}  # by id of the parameter
-        self._options: Options = []  # of the parameter groups, as they were at step()
-        self._zero: bool | None = None  # zero_grad() was called: with set_to_none?
-        self._held: dict[int, torch.Tensor] = {}  # gradients that zero_grad() has hidden
+        self._options: Options = []  # of the parameter groups at step()
+        self._zero: bool | None = None  # the set_to_none of a zero_grad() call
+        self._held: dict[int, torch.Tensor] = {}  # gradients hidden by zero_grad()
         self.applying = False
         _all.add(self)
 
@@ -71,7 +71,7 @@ class OverlappedStep:
 
     @property
     def possible(self) -> bool:
-        """Whether the next step can overlap: all owner modules are known, and no hook is set."""
+        """Whether the next step can overlap: all owner modules are known, and no hooks are set."""
         optimizer: Any = self._weak_optimizer()
         hooked = (
             optimizer._optimizer_step_pre_hooks
@@ -83,7 +83,7 @@ class OverlappedStep:
         return not hooked and not shared and self._owners.complete(self._reducer.groups)
 
     def begin(self) -> None:
-        """Start the reductions that the backward pass has not started, and guard readers."""
+        """Start the reductions that the backward pass has not started, and guard the readers."""
         self._reducer.start()
         self._busy_optimizer = self._weak_optimizer()
         self._options = [_options(group) for group in self._busy_optimizer._plain_groups]
@@ -92,11 +92,11 @@ class OverlappedStep:
                 self._reducer.warn_of_change(group)  # now, because its memory may be reused
                 for gradient in group.gradients:
                     self._outstanding[id(gradient.parameter)] = group
-        job.current_runtime().notify()  # no thread is waiting
+        job.current_runtime().notify()  # because no thread is waiting
         self._owners.guard(self._outstanding, self.apply_to)
 
     def zero_grad(self, set_to_none: bool) -> None:
-        """Hide the gradients that are still needed. They are cleared when they have been used."""
+        """Hide the gradients that are still needed. They are cleared after use."""
         self._zero = set_to_none
         for group in self._outstanding.values():
             for gradient in group.gradients:
@@ -108,8 +108,8 @@ class OverlappedStep:
     def apply_to(self, parameters: Iterable[torch.Tensor | None]) -> None:
         """Update parameters that are about to be read.
 
-        Other parameters whose gradients are ready are updated with them: one update of many costs
-        less than many updates. Raises the error of a failed reduction.
+        Also update other parameters whose gradients are ready: one large update is cheaper than
+        many small ones. Raises the error of a failed reduction.
         """
         if self.applying or not self._outstanding:
             return
@@ -118,7 +118,7 @@ class OverlappedStep:
             return
         groups = {}
         others_are_there = True
-        for key, group in self._outstanding.items():  # in the order in which they will be read
+        for key, group in self._outstanding.items():  # in the order of their next use
             others_are_there = others_are_there and (key in wanted or group.done())
             if key in wanted or others_are_there:
                 groups[id(group)] = group
@@ -163,7 +163,7 @@ class OverlappedStep:
         group.finish()
 
     def _step(self, groups: list[GradientGroup]) -> None:
-        """Run the optimizer's step as if it had only the parameters of these groups."""
+        """Run the optimizer's step as if it only had the parameters of these groups."""
         optimizer = self._busy_optimizer
         chosen = {id(gradient.parameter) for group in groups for gradient in group.gradients}
         everything = optimizer._plain_groups
@@ -196,9 +196,9 @@ class Owners:
     """The modules through which an optimizer's parameters are read."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create an empty table."""
         self._searched = 0  # number of parameters
-        self._complete = False  # each parameter has an owner
+        self._complete = False  # every parameter has an owner
         self._modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._guarded: list[tuple[weakref.ref[torch.nn.Module], RemovableHandle | None]] = []
 
@@ -211,14 +211,14 @@ class Owners:
         return self._complete
 
     def guard(self, outstanding: dict[int, GradientGroup], update: Update) -> None:
-        """Call `update` before such a parameter is read through its module."""
+        """Call `update` before an outstanding parameter is read through its module."""
         for module in self._modules:
             table = module.__dict__["_parameters"]
             if type(table) is not dict or not any(id(one) in outstanding for one in table.values()):
                 continue
             hook = None
             if isinstance(module, torch.nn.RNNBase):
-                # It has a list of its parameters besides the table.
+                # The module has a list of its parameters in addition to the table.
                 hook = module.register_forward_pre_hook(
                     lambda module, inputs: update(module.__dict__["_parameters"].values())
                 )
@@ -246,7 +246,7 @@ class Owners:
         modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
         owned: set[int] = set()
         for module in modules:
-            table = module.__dict__.get("_parameters") or {}  # it may be in its constructor
+            table = module.__dict__.get("_parameters") or {}  # it may not be initialized yet
             own = {id(one) for one in table.values()} & parameters
             if own:
                 self._modules.add(module)

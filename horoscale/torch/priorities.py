@@ -14,8 +14,8 @@ def set_priority(parameter_or_name: torch.Tensor | str, priority: int) -> None:
 
     By default, the parameters that the forward pass uses first have the highest priority, because
     the next forward pass needs them first: 0, -1, -2, and so on. The first step determines this
-    order; that step itself uses the optimizer's order. If ranks set different priorities, the
-    lowest rank's applies.
+    order; that step itself uses the optimizer's order. If the ranks set different priorities, that
+    of the lowest rank applies.
 
     Args:
         parameter_or_name: a parameter, or its name in `named_parameters`.
@@ -28,7 +28,7 @@ def set_priority(parameter_or_name: torch.Tensor | str, priority: int) -> None:
 
 
 def priority_of(parameter: torch.Tensor, name: str, default: int) -> int:
-    """Return the priority that the user set for a parameter or its name, or the default."""
+    """Return the priority that the user set for a parameter or its name, or else the default."""
     if not _of_parameters and not _of_names:
         return default
     if parameter in _of_parameters:

@@ -39,7 +39,7 @@ class GradientReducer:
         grouping: Sequence[Parameters],
         ready_in_backward: bool = False,
     ) -> None:
-        """Start empty; adopt() adds parameters. Those not in `grouping` are grouped alone."""
+        """Create a reducer; adopt() adds parameters. Those not in `grouping` are grouped alone."""
         self.settings = settings
         self.passes = passes
         self.scale = 1.0  # factor of this rank's gradients before the reduction
@@ -47,24 +47,24 @@ class GradientReducer:
         self.overlaps = False  # with overlap_step=True
         self.ready_in_backward = ready_in_backward
         self.groups: list[GradientGroup] = []
-        self.by_first_use: list[GradientGroup] = []  # the same, in the order of the forward pass
+        self.by_first_use: list[GradientGroup] = []  # the same groups in forward order
         self._optimizer = weakref.ref(optimizer)
         self._rounds = Rounds(self, settings.process_set) if ready_in_backward else None
         self._names = names
         self._partners = {id(one): list(group) for group in grouping for one in group}
-        self._order_known = True  # the order in by_first_use
+        self._order_known = True  # by_first_use is in forward order
         self._adopted: set[int] = set()  # ids; the groups keep the parameters alive
         self._layouts_name = unique_name("gradients.layouts", settings.process_set)
         self._layouts_known = True  # all ranks know the layout of all gradients
-        self._agreement: Handle | None = None  # the last one on layouts
+        self._agreement: Handle | None = None  # the latest agreement on layouts
         self._warned: set[str] = set()
-        self.added_to: str | None = None  # a reduced gradient that a backward pass has added to
-        self._looked_in = -1  # autograd's number of that pass
+        self.added_to: str | None = None  # a reduced gradient that a backward pass has changed
+        self._looked_in = -1  # autograd's id of that pass
         _all.add(self)
 
     @property
     def in_flight(self) -> bool:
-        """Whether a reduction was started, but not waited for."""
+        """Whether a reduction has started but not been waited for."""
         return any(group.in_flight for group in self.groups)
 
     @property
@@ -74,17 +74,17 @@ class GradientReducer:
 
     @property
     def reduced(self) -> bool:
-        """Whether gradients are reduced that no step has used yet."""
+        """Whether there are reduced gradients that no step has used yet."""
         return any(group.serves(self) for group in self.groups)
 
     def set_scale(self, scale: float) -> None:
-        """Multiply this rank's gradients by a number before they are reduced."""
+        """Multiply this rank's gradients by a factor before they are reduced."""
         self.scale = scale
         for group in self.groups:
             group.scale = scale
 
     def adopt(self) -> bool:
-        """Add parameters that are new or now require a gradient; return whether there were any."""
+        """Add parameters that are new or now require a gradient. Return whether there were any."""
         optimizer = self._optimizer()
         assert optimizer is not None
         new: list[Parameters] = []
@@ -146,13 +146,13 @@ class GradientReducer:
             self._rounds.end_step()
 
     def end_agreement(self) -> None:
-        """Wait for the last agreement on layouts, which has the same name as the next one."""
+        """Wait for the latest agreement on layouts. The next one has the same name."""
         agreement, self._agreement = self._agreement, None
         if agreement is not None:
             agreement.wait()
 
     def use(self) -> None:
-        """Mark the reduced gradients as used, so that the next step does not use them."""
+        """Mark the reduced gradients as used, so that the next step does not use them again."""
         for group in self.groups:
             group.use(self)
 
@@ -163,9 +163,9 @@ class GradientReducer:
                 group.clear()
 
     def look(self) -> None:
-        """Record a reduced gradient to which a backward pass is about to add.
+        """Record a reduced gradient that a backward pass is about to accumulate into.
 
-        The pass' first gradient decides for all: unchanged ones are also reduced again.
+        The pass' first gradient decides for all: unchanged ones are reduced again, too.
         """
         this_pass = torch._C._current_graph_task_id()
         if self._looked_in != this_pass:
@@ -174,7 +174,7 @@ class GradientReducer:
             self.added_to = next((name for name in kept if name is not None), None)
 
     def begin_again(self) -> None:
-        """Record a backward pass after the reduction: gradients must be reduced again."""
+        """Record a backward pass after the reduction. Gradients must be reduced again."""
         for group in self.groups:
             if group.state is State.REDUCED:
                 group.clear()
@@ -189,7 +189,7 @@ class GradientReducer:
             )
 
     def complete(self) -> None:
-        """Record that a group has had its backward passes."""
+        """Record that a group has completed its backward passes."""
         if self._rounds is not None:
             self._rounds.begin()
 
@@ -205,7 +205,7 @@ class GradientReducer:
         return all(group.serves(self) or not group.active for group in self.groups)
 
     def stay_behind(self) -> None:
-        """Record that a backward pass ends without averages."""
+        """Record that a backward pass ends without averages, and warn."""
         missing = [
             gradient.name
             for group in self.groups
@@ -251,7 +251,7 @@ class GradientReducer:
         )
 
     def drop(self) -> None:
-        """Reset the agreements of a job that has ended: the next one may have other ranks."""
+        """Reset the agreements when a job ends, because the next job may have other ranks."""
         self._agreement = None
         self._layouts_known = self.settings.sparse_as_dense or not self.groups
 
@@ -263,8 +263,8 @@ class GradientReducer:
     def _agree_on_layouts(self) -> None:
         """Agree with the other ranks on which gradients are sparse.
 
-        A gradient that this rank has never had is replaced by zeros, which must be sparse if the
-        other ranks' gradient is. The agreement is repeated until each gradient has existed on some
+        A rank that has never had a gradient sends zeros, which must be sparse if the gradient is
+        sparse on other ranks. The agreement is repeated until each gradient has existed on some
         rank. A rank that has had all of them does not wait for the others, unless it leaves the
         job.
         """
@@ -296,7 +296,7 @@ class GradientReducer:
         if not self.settings.sparse_as_dense:
             self._layouts_known = False
         everything = [parameter for parameters in missing for parameter in parameters]
-        # A compressor that returns another tensor copies the gradient anyway.
+        # A compressor that returns a new tensor copies the gradient in any case.
         compressed = self.settings.compression is not Compression.none
         places = iter([None] * len(everything) if compressed else make_bucket(everything))
         rank_in_order = sum(len(group.gradients) for group in self.groups)
@@ -326,7 +326,7 @@ def _drop_all() -> None:
 
 
 def _end_agreements() -> None:
-    """Complete the agreements that other ranks need. A failure does not matter here."""
+    """Complete the agreements that other ranks need. A failure has no effect here."""
     for reducer in list(_all):
         with contextlib.suppress(HorovodInternalError):
             reducer.end_agreement()

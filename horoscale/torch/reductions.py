@@ -1,4 +1,4 @@
-"""Collectives that combine the values of the ranks: allreduce and reducescatter; and join.
+"""Collectives that combine values of the ranks: allreduce and reducescatter; and join.
 
 The documentation of horoscale.torch describes what all collectives have in common.
 """
@@ -48,16 +48,16 @@ def allreduce(
     """Reduce a tensor over the ranks; every rank gets the result. Average and Sum have gradients.
 
     Args:
-        tensor: has the same shape and dtype on all ranks.
+        tensor: must have the same shape and dtype on all ranks.
         average: deprecated: True for op=Average, False for op=Sum.
         name: identifies this operation among pending ones. None: matched by call order.
-        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
-            hosts: each host's sum, and the result, are rounded to that type.
+        compression: how data between hosts is encoded. Compression.fp16 and .bf16 halve it: each
+            host's sum and the result are rounded to that type.
         op: Average (the default), Sum, Min, Max or Product; for integers and bool also BitwiseAnd,
-            BitwiseOr or BitwiseXor. bool: Sum is or, Product is and. Averages of integers are
-            divided towards zero.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+            BitwiseOr or BitwiseXor. For bool, Sum is a logical or, and Product a logical and.
+            Averages of integers are rounded towards zero.
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
@@ -115,7 +115,10 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start allreduce() and return a handle immediately. Do not modify the tensor until then."""
+    """Start allreduce() and return a handle immediately.
+
+    Do not modify the tensor until the operation has completed.
+    """
     if average is None and is_plain(tensor) and not is_followed(tensor):
         template = prepared_allreduce(
             tensor.dtype,
@@ -129,7 +132,7 @@ def allreduce_async(
             priority,
         )
         result = room_for(tensor)
-        memory = tensor.untyped_storage()  # whatever the tensor is made to be meanwhile
+        memory = tensor.untyped_storage()  # even if the tensor's storage is replaced meanwhile
         operation = template.start(tensor.data_ptr(), result.data_ptr(), (memory, result))
         return Handle(operation, lambda _: result)
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
@@ -193,7 +196,7 @@ def allreduce_async_(
             process_set,
             priority,
         )
-        memory = tensor.untyped_storage()  # where the result will be, whatever the tensor is then
+        memory = tensor.untyped_storage()  # the result's memory, even if the tensor is changed
         address = tensor.data_ptr()
         operation = template.start(address, address, memory)
         return Handle(operation, lambda _: written(tensor, memory, address, dtype, shape))
@@ -241,7 +244,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start grouped_allreduce() and return one handle for all immediately."""
+    """Start grouped_allreduce() and return a single handle immediately."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce(as_group(tensors), reduction, call)
@@ -274,7 +277,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start grouped_allreduce_() and return one handle for all immediately."""
+    """Start grouped_allreduce_() and return a single handle immediately."""
     reduction = Reduction(resolve_op(op, average), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.allreduce(as_group(tensors), reduction, call, in_place=True)
@@ -291,22 +294,22 @@ def reducescatter(
     splits: Splits = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Reduce a tensor over the ranks and give each rank its share of the rows. Differentiable.
+    """Reduce a tensor over the ranks and scatter the rows of the result. Differentiable.
 
-    The gradient is the concatenation of the ranks' gradients, for Sum times the number of ranks.
+    The gradient is the concatenation of the ranks' gradients, times the number of ranks for Sum.
 
     Args:
-        tensor: has the same shape and dtype on all ranks. Not 0-d.
+        tensor: must have the same shape and dtype on all ranks. Not 0-d.
         name: identifies this operation among pending ones. None: matched by call order.
-        compression: how hosts encode the data. Compression.fp16 and .bf16 halve the data between
-            hosts: each host's sum, and the result, are rounded to that type.
+        compression: how data between hosts is encoded. Compression.fp16 and .bf16 halve it: each
+            host's sum and the result are rounded to that type.
         op: as in allreduce(). Average and Sum have gradients.
         process_set: the ranks that take part.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
-        splits: the number of rows for each rank, in order, in any form that alltoall() takes. The
-            same on all ranks, with the number of rows as their sum. None: the rows are divided
-            evenly, and the lower ranks get the remainder, one row each.
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
+        splits: the number of rows for each rank, in order, in any form that alltoall() accepts.
+            Must be the same on all ranks and add up to the number of rows. None: the rows are
+            divided evenly, and the lower ranks get the remainder, one row each.
         out: a contiguous tensor for the result, with its dtype, device and shape. It may share
             memory with `tensor` only if it is this rank's rows of it. None: allocate a new tensor.
             Not differentiable.
@@ -425,7 +428,7 @@ def grouped_reducescatter_async(
     splits: Splits = None,
     out: Tensors | None = None,
 ) -> Handle:
-    """Start grouped_reducescatter() and return one handle for all immediately."""
+    """Start grouped_reducescatter() and return a single handle immediately."""
     reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     return collectives.reducescatter(
         as_group(tensors), reduction, Call(name, process_set), split_list(splits), out
@@ -436,7 +439,7 @@ def grouped_reducescatter_async(
 def join(device: int = -1) -> int:
     """Signal that this rank has no more data, and wait until every rank has joined.
 
-    Until then the other ranks reduce without this one. Average still divides by the number of all
+    Until then, the other ranks reduce without this rank. Average still divides by the number of all
     ranks (see JOIN_AVERAGE in docs/configuration.md); the other operators ignore this rank.
     Operations that need this rank, such as allgather, raise HorovodInternalError on the other
     ranks.
@@ -447,7 +450,7 @@ def join(device: int = -1) -> int:
             tensors go through host memory.
 
     Returns:
-        The last rank to join.
+        The rank that joined last.
 
     Raises:
         ValueError: hvd.init() was not called.

@@ -1,10 +1,10 @@
-"""The public collectives with a root: reduce, gather and scatter.
+"""The public rooted collectives: reduce, gather and scatter.
 
 On ranks other than the root, reduce and gather return None. If autograd records the operation, they
-return a tensor without elements, through which the rank takes part in the backward pass: for
-example, add its sum to the loss.
+return an empty tensor, through which the rank takes part in the backward pass: for example, add its
+sum to the loss.
 
-Under torch.compile, a call of one of these breaks the graph.
+Under torch.compile, these calls break the graph.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ def reduce(
 ) -> torch.Tensor | None:
     """Reduce a tensor over the ranks; the root gets the result. Average and Sum have gradients.
 
-    The gradient on every rank is the root's, for Average divided by the number of ranks.
+    The gradient on every rank is that of the root, divided by the number of ranks for Average.
 
     Args:
-        tensor: has the same shape and dtype on all ranks.
+        tensor: must have the same shape and dtype on all ranks.
         root_rank: the global rank that gets the result, even in a process set.
         op: as in allreduce(); Average by default.
         name: identifies this operation among pending ones. None: matched by call order.
-        prescale_factor: each rank's tensor is multiplied by it before the reduction.
-        postscale_factor: the result is multiplied by it.
+        prescale_factor: factor applied to each rank's tensor before the reduction.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
         priority: higher is more urgent.
 
     Returns:
         On the root, a new tensor with the same values as from allreduce(). On other ranks None or,
-        if the tensor requires a gradient, a tensor of shape (0,). Call backward() on it, too.
+        if the tensor requires a gradient, a tensor of shape (0,), whose backward() must be run,
+        too.
 
     Raises:
         ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
@@ -71,7 +72,10 @@ def reduce_async(
     process_set: ProcessSet = global_process_set,
     priority: int = 0,
 ) -> Handle:
-    """Start reduce() and return a handle immediately. Do not modify the tensor until then."""
+    """Start reduce() and return a handle immediately.
+
+    Do not modify the tensor until the operation has completed.
+    """
     reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, priority=priority)
     return collectives.reduce(tensor, root_rank, reduction, call)
@@ -91,8 +95,8 @@ def reduce_(
     """Run reduce() in place. Not differentiable.
 
     Returns:
-        On the root, the tensor, which holds the result. On other ranks None; the tensor is not
-        changed.
+        On the root, the tensor, which contains the result. On other ranks None; the tensor is
+        unchanged.
     """
     reduction = Reduction(resolve_op(op, allowed=ELEMENTWISE), prescale_factor, postscale_factor)
     call = Call(name, process_set, will_wait=True, priority=priority)
@@ -125,7 +129,7 @@ def gather(
 ) -> torch.Tensor | None:
     """Concatenate the ranks' tensors along the first dimension, on the root. Differentiable.
 
-    The gradient of this rank's rows is the root's gradient for them.
+    The gradient of this rank's rows is that of the root for these rows.
 
     Args:
         tensor: has the same dtype and shape on all ranks, except for the first dimension, which may
@@ -136,7 +140,8 @@ def gather(
 
     Returns:
         On the root, a new tensor with the rows of rank 0, rank 1, and so on. On other ranks None
-        or, if the tensor requires a gradient, a tensor without rows. Call backward() on it, too.
+        or, if the tensor requires a gradient, a tensor without rows, whose backward() must be run,
+        too.
 
     Raises:
         ValueError: an argument is invalid (such as a root outside the process set), or hvd.init()
@@ -155,7 +160,10 @@ def gather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start gather() and return a handle immediately. Do not modify the tensor until then."""
+    """Start gather() and return a handle immediately.
+
+    Do not modify the tensor until the operation has completed.
+    """
     return collectives.gather(tensor, root_rank, Call(name, process_set))
 
 
@@ -170,11 +178,11 @@ def scatter(
     """Distribute the rows of the root's tensor to the ranks, in order. Differentiable.
 
     The gradient of the root's rows comes from the ranks that received them. On other ranks it is
-    zeros.
+    zero.
 
     Args:
-        tensor: has the same dtype and shape on all ranks, except for the first dimension. On ranks
-            other than the root its rows are ignored, and there may be none. Not 0-d. It must
+        tensor: must have the same dtype and shape on all ranks, except for the first dimension. On
+            ranks other than the root its rows are ignored, and there may be none. Not 0-d. It must
             require a gradient on all ranks or on none.
         root_rank: the global rank of the sender, even in a process set.
         splits: the number of rows for each rank, in any form that alltoall() takes. Rows beyond
@@ -204,6 +212,9 @@ def scatter_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start scatter() and return a handle immediately. Do not modify the tensor until then."""
+    """Start scatter() and return a handle immediately.
+
+    Do not modify the tensor until the operation has completed.
+    """
     call = Call(name, process_set)
     return collectives.scatter(tensor, root_rank, split_list(splits), call)

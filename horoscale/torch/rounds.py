@@ -1,20 +1,19 @@
-"""Rounds: gradients_ready="backward", with which backward() returns averages.
+"""Rounds of gradients_ready="backward", with which backward() returns averages.
 
-A rank may wait for its gradients at the end of a backward pass only if all ranks have started all
-of them. A gradient that a rank did not compute in this pass starts in that rank's step(), which may
-come after another operation that needs the other ranks. The ranks therefore agree. A round lasts
+A rank can wait for its gradients at the end of a backward pass only if all ranks have started all
+of them. A gradient that a rank did not compute in this pass starts in that rank's step(), possibly
+after another operation that needs the other ranks. The ranks therefore agree first. A round lasts
 from the first gradient after a reduction to the next reduction. In each round every rank reports
-once whether a gradient is missing: at the end of the backward pass that has started a gradient,
-otherwise in synchronize() or step(). If none is missing on any rank, all ranks wait for all
-gradients. Otherwise none waits, and step() does, as with gradients_ready="step".
+once whether a gradient is missing: at the end of the first backward pass that starts a gradient, or
+else in synchronize() or step(). If none is missing on any rank, all ranks wait for all gradients.
+Otherwise none waits, and step() does, as with gradients_ready="step".
 
-The agreements of different rounds must not be matched with each other, for example if one rank runs
-an additional backward pass before its step. Each rank takes part in at least one agreement per step
-and waits for it, so two ranks are never more than one step apart. Different names for even and odd
-steps are therefore sufficient. They also stay in the response cache, which unique names would not.
-Gradients need no such names, because a gradient is not used before the agreement of its round. The
-agreement includes the full numbers, in case a rank runs steps without any agreement, within
-skip_synchronize().
+Agreements of different rounds must not match each other, for example if one rank runs an additional
+backward pass before its step. Each rank takes part in at least one agreement per step and waits for
+it, so two ranks are at most one step apart. Different names for even and odd steps are therefore
+sufficient. Unlike unique names, they also stay in the response cache. Gradients need no such names,
+because a gradient is not used before the agreement of its round. The agreement includes the full
+step and round numbers, in case a rank runs steps without any agreement, within skip_synchronize().
 """
 
 from __future__ import annotations
@@ -39,34 +38,34 @@ from horoscale.torch.compiling import outside_graph
 from horoscale.torch.handles import Handle
 from horoscale.torch.names import unique_name
 
-OPTION = "gradients_ready=backward"  # in the names of operations, which stall reports show
-_URGENT = 1 << 30  # above all priorities of gradients
+OPTION = "gradients_ready=backward"  # in operation names, which stall reports show
+_URGENT = 1 << 30  # above all gradients' priorities
 
 
 class Gradients(Protocol):
     """The rounds' interface to the gradients of an optimizer."""
 
     def all_started(self) -> bool:
-        """Return whether each is in flight or reduced."""
+        """Return whether each gradient is in flight or reduced."""
 
     def all_reduced(self) -> bool:
-        """Return whether nothing is left to do for step()."""
+        """Return whether step() has nothing left to reduce."""
 
     def finish(self) -> None:
         """Wait for all reductions."""
 
     def stay_behind(self) -> None:
-        """Take note that a backward pass ends without averages."""
+        """Record that a backward pass ends without averages."""
 
 
 class Rounds:
     """The rounds of one optimizer."""
 
     def __init__(self, gradients: Gradients, process_set: ProcessSet) -> None:
-        """Start with the first step's first round."""
+        """Start with the first round of the first step."""
         self._gradients = weakref.ref(gradients)
         self._process_set = process_set
-        self._pass = -1  # autograd's number of the backward pass that ends with a report
+        self._pass = -1  # autograd's id of the backward pass that ends with a report
         self._age = next(_ages)
         self.rename()
         self.restart()
@@ -83,7 +82,7 @@ class Rounds:
         self._told = False  # this rank has reported in this round
 
     def end(self) -> None:
-        """Record that all gradients are reduced or that this failed."""
+        """Record that all gradients are reduced or that their reduction failed."""
         self._told = False
 
     def end_step(self) -> None:
@@ -93,14 +92,14 @@ class Rounds:
         self._told = False
 
     def begin(self) -> None:
-        """Report at the end of the running backward pass."""
+        """Schedule a report at the end of the current backward pass."""
         this_pass = torch._C._current_graph_task_id()
         if not self._told and self._pass != this_pass:
             self._pass = this_pass
             Variable._execution_engine.queue_callback(functools.partial(_end_of_pass, this_pass))
 
     def settle(self) -> None:
-        """Report, if no backward pass has, so that ranks that wait in theirs can proceed."""
+        """Report, unless a backward pass has, so that ranks that wait in theirs can proceed."""
         gradients = self._gradients()
         if not self._told and gradients is not None and not gradients.all_reduced():
             self.ask(self.tell())
@@ -113,7 +112,7 @@ class Rounds:
         self._number += 1
         state = [int(not gradients.all_started())]
         for number in (self._step, self._number):
-            state += [number, -number]  # whose maxima are opposites if all ranks have the same
+            state += [number, -number]  # if equal on all ranks, their maxima add up to 0
         call = Call(f"{self._name}.{self._step % 2}", self._process_set, True, _URGENT)
         return collectives.allreduce([torch.tensor(state)], Reduction(ReduceOp.MAX), call)
 
@@ -159,7 +158,7 @@ def _end_of_pass(backward_pass: int) -> None:
         _when_it_goes_on(outer, due)
         return
     batch.start()
-    # Report for all before waiting for any: other ranks may have another order.
+    # Report for all before waiting for any: other ranks may have a different order.
     told = [(rounds, rounds.tell()) for rounds in due]
     failure = None
     for rounds, handle in told:

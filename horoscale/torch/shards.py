@@ -1,4 +1,4 @@
-"""Tensors that are divided among the members of a set (see horoscale.common.shards)."""
+"""Tensors that are sharded over the members of a process set (see horoscale.common.shards)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def empty_sharded(
     dtype: torch.dtype | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Shards[torch.Tensor]:
-    """Return a tensor of zeros whose rows are divided equally among the members of a set.
+    """Return a tensor of zeros whose rows are divided equally among the members of a process set.
 
     Collective. Each member writes its own rows in shared memory, and can read all rows after
-    `gather()`. If the members are on one host and a member's rows are whole pages (4 KiB on most
-    machines), nothing is copied, and `gather()` costs no more than a barrier. Autograd does not
-    track other members' writes: use the tensor under torch.no_grad() or as the data of parameters.
+    `gather()`. If the members are on one host and each member's rows occupy whole pages (4 KiB on
+    most machines), nothing is copied, and `gather()` costs no more than a barrier. Autograd does
+    not track writes by other members: use the tensor under torch.no_grad() or as the data of
+    parameters.
 
         shards = hvd.empty_sharded(1 << 20)
         shards.own.copy_(...)
@@ -31,7 +32,7 @@ def empty_sharded(
 
     Args:
         *size: the shape of the whole tensor, as numbers or as one sequence.
-        dtype: the element type; None: torch's default.
+        dtype: the element type. None: torch's default dtype.
         process_set: the ranks that take part.
 
     Raises:

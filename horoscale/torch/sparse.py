@@ -24,10 +24,10 @@ def sparse_allreduce_async(
 ) -> Handle:
     """Start an allreduce of a sparse COO tensor and return immediately.
 
-    Every rank contributes any number of indices, which may repeat. Not differentiable.
+    Each rank may contribute any number of indices, which may repeat. Not differentiable.
 
     Args:
-        tensor: a tensor with layout torch.sparse_coo, with the same shape, dtype and number of
+        tensor: a tensor with layout torch.sparse_coo. Must have the same shape, dtype and number of
             sparse dimensions on all ranks.
         name: identifies this operation among pending ones. None: matched by call order.
         op: Average or Sum. Averages of integers are floating-point numbers.
@@ -45,14 +45,14 @@ def sparse_allreduce_async(
         raise ValueError("sparse_allreduce_async() takes a tensor in torch.sparse_coo layout")
     reduce_op = resolve_op(op, allowed=SUMS)
     tensor = tensor.detach()
-    by_element = tensor._indices().t()  # gathered along the first dimension: one row per element
+    by_element = tensor._indices().t()  # one row per element, to gather along the first dimension
 
     def assemble(gathered: Tensors) -> torch.Tensor:
         indices, values = gathered
         if reduce_op is ReduceOp.AVERAGE:
             members = len(members_of(process_set))
             values = values.div(members)
-        # Checked, because indices from a rank with another shape may be out of bounds here.
+        # Checked, because a rank with another shape may send indices that are out of bounds here.
         return torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=True)
 
     call = Call(name, process_set, priority=priority)

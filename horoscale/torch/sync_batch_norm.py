@@ -20,7 +20,7 @@ class SyncBatchNorm(_BatchNorm):
     """Batch normalization with the mean and variance of all ranks' batches in training.
 
     Inputs have shape (batch, channels, ...). Batch sizes may differ between the ranks and may be 0.
-    In evaluation mode it equals torch.nn.BatchNorm1d, 2d or 3d.
+    In evaluation mode the module is equal to torch.nn.BatchNorm1d, 2d or 3d.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class SyncBatchNorm(_BatchNorm):
         track_running_stats: bool = True,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Normalize `num_features` channels; the options are those of torch.nn.BatchNorm1d.
+        """Create a module for `num_features` channels, with the options of torch.nn.BatchNorm1d.
 
         Args:
             num_features: the number of channels.
             eps: added to the variance.
             momentum: the weight of a new batch in the running statistics. None: a cumulative
                 average.
-            affine: whether to learn a scale and a shift for each channel.
+            affine: whether to learn a scale and a bias for each channel.
             track_running_stats: whether to keep running statistics for evaluation.
             process_set: the ranks whose batches are normalized together.
         """
@@ -56,7 +56,8 @@ class SyncBatchNorm(_BatchNorm):
         """Normalize a batch. In training every rank of the process set must call it.
 
         Raises ValueError for a wrong number of channels, or if all ranks together have only one
-        value per channel (RuntimeError in a compiled model); HorovodInternalError if a rank failed.
+        value per channel (RuntimeError in a compiled model), and HorovodInternalError if a rank
+        failed.
         """
         self._check_input_dim(input)
         if not self.training or common.size(self.process_set) == 1:
@@ -73,9 +74,9 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def _forward_in_graph(self, input: torch.Tensor) -> torch.Tensor:
-        """Do the same without reading a value, so that torch.compile can trace it.
+        """Compute forward() without reading a value on the host, for tracing by torch.compile.
 
-        Autograd differentiates these lines, and the compiler fuses them.
+        Autograd differentiates this code, and the compiler fuses it.
         """
         mean, variance, count = _moments_in_graph(input, self.weight, self.process_set)
         if self.track_running_stats:
@@ -114,11 +115,11 @@ def _moments(
         values = input.detach().to(_work_dtype(input))
         variance, mean = torch.var_mean(values, _all_but_channels(input), correction=0)
         mean = mean.double()
-        # float64: the difference of the squares below loses nothing that float32 has.
+        # float64, so that the difference of squares below keeps float32's precision.
         sums[:channels] = mean * own_count
         sums[channels:-1] = (variance.double() + mean.square()) * own_count
         sums[-1] = own_count
-    # Not an allgather: an allreduce also works when another rank has joined.
+    # Not an allgather, because an allreduce also works when another rank has joined.
     allreduce_(sums, op=Sum, process_set=process_set)
     count = sums[-1].item()
     if count <= 1:
@@ -138,8 +139,9 @@ def _moments_in_graph(
     over = _all_but_channels(input)
     sums = torch.cat([values.sum(over), values.square().sum(over), own_count])
     if weight is not None:
-        # Zero, but it requires a gradient if the weight does: the backward pass must run its
-        # allreduce even if this rank's input needs no gradient, because other ranks' may.
+        # Adds zero, but makes the sums require a gradient if the weight does. The backward pass
+        # must run its allreduce even if this rank's input needs no gradient, because inputs of
+        # other ranks may.
         sums = sums + weight[:0].sum()
     sums = allreduce(sums, op=Sum, process_set=process_set)
     count = sums[-1].detach()
@@ -150,7 +152,7 @@ def _moments_in_graph(
 
 
 class _Normalize(torch.autograd.Function):
-    """(input - mean) * inverse_deviation * weight + bias; the statistics depend on input too."""
+    """(input - mean) * inverse_deviation * weight + bias, with statistics that depend on input."""
 
     @staticmethod
     def forward(
@@ -179,7 +181,7 @@ class _Normalize(torch.autograd.Function):
         over = _all_but_channels(input)
         bias_gradient = output_gradient.sum(over)
         weight_gradient = (output_gradient * standardised).sum(over)
-        # Always, even if this rank's input needs no gradient: other ranks' may.
+        # Always, even if this rank's input needs no gradient: inputs of other ranks may.
         sums = torch.stack([bias_gradient, weight_gradient]).double()
         shift, slope = allreduce_(sums, op=Sum, process_set=ctx.process_set) / ctx.count
         gradient = output_gradient - _by_channel(shift, input)

@@ -25,16 +25,16 @@ _DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.complex64: DataType.COMPLEX64,
     torch.complex128: DataType.COMPLEX128,
 }
-if hasattr(torch, "uint16"):  # from PyTorch 2.3 on
+if hasattr(torch, "uint16"):  # since PyTorch 2.3
     _DATA_TYPES[torch.uint16] = DataType.UINT16
 _DTYPES = {int(number): dtype for dtype, number in _DATA_TYPES.items()}
 
 _MOST_DIMENSIONS = 64  # the runtime's limit
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may hold anything
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)  # subclasses may store anything
 
 
 def data_type(dtype: torch.dtype) -> DataType:
-    """Return the runtime's data type for a dtype; raise UnsupportedError if it has none."""
+    """Return the runtime's data type for a dtype. Raises UnsupportedError if there is none."""
     try:
         return _DATA_TYPES[dtype]
     except KeyError:
@@ -44,7 +44,7 @@ def data_type(dtype: torch.dtype) -> DataType:
 
 
 def dtype_of(number: int) -> torch.dtype:
-    """Return the dtype to which data_type() assigns this number."""
+    """Return the dtype with this number: the inverse of data_type()."""
     return _DTYPES[number]
 
 
@@ -54,7 +54,7 @@ def knows(dtype: torch.dtype) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's own memory holds its values in order, and autograd tracks it."""
+    """Return whether a tensor's memory holds its values in order, and autograd tracks it."""
     return (
         type(tensor) in _PLAIN_TYPES
         and tensor.is_cpu
@@ -65,7 +65,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values of a tensor in plain contiguous memory: the tensor's own if possible.
+    """Return a tensor's values in plain contiguous memory, without a copy if possible.
 
     Raises ValueError for a tensor without such memory, UnsupportedError for a device without a
     backend.
@@ -89,10 +89,9 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def need_writable(tensor: object) -> torch.Tensor:
-    """Return the destination of a receive, if each of its elements can be set.
+    """Return the destination of a receive, if each of its elements can be written separately.
 
-    Raises TypeError if it is not a tensor, ValueError if its elements share memory, as after
-    expand().
+    Raises TypeError if it is not a tensor, ValueError if elements share memory, as after expand().
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a message is received into a torch.Tensor, not a {type(tensor).__name__}")
@@ -106,15 +105,15 @@ def need_writable(tensor: object) -> torch.Tensor:
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous view, if there is one, so that channels_last needs no copy.
+    """Return a contiguous view if there is one, so that channels_last needs no copy.
 
     The view's dimensions are in memory order. If that differs from the tensor's own order,
-    dimensions of size one follow, whose number identifies the order. Ranks whose tensors have
+    dimensions of size one are appended, whose number identifies the order. Ranks whose tensors have
     different memory orders therefore have different shapes and raise MismatchError, instead of
-    summing unrelated elements.
+    reducing unrelated elements.
 
     A tensor with gaps, or with an order whose number is too large (possible from 5 dimensions on),
-    is returned unchanged. Its sender copies the elements by index, which other ranks do not notice.
+    is returned unchanged. Its rank copies the elements by index, which other ranks do not notice.
     """
     if tensor.is_contiguous():
         return tensor
@@ -122,7 +121,7 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     # Dimensions of size one may have any stride and any position.
     single = [one for one in range(tensor.dim()) if shape[one] == 1]
     order = sorted(set(range(tensor.dim())).difference(single), key=lambda one: -strides[one])
-    number = 0  # of the order among all orders; 0 is their own
+    number = 0  # index of this order among all orders; 0 is the tensor's own
     for place, one in enumerate(order):
         number = number * (len(order) - place) + sum(later < one for later in order[place:])
     view = tensor.permute(single + order)
@@ -132,12 +131,12 @@ def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def room_for(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor for the result for a contiguous tensor. It has no autograd history."""
-    return torch.empty_like(tensor)  # with the strides of its argument
+    """Return an uninitialized tensor for a contiguous tensor's result, without autograd history."""
+    return torch.empty_like(tensor)  # keeps the strides
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> Device | None:
-    """Return the device of an operation's tensors, and the stream that computes them.
+    """Return the device of an operation's tensors, and the stream on which they are computed.
 
     None means host memory. Raises ValueError if the tensors are not all in the same place.
     """
@@ -154,15 +153,15 @@ def current_stream(cuda_device: int) -> int:
 
 
 def argument(source: torch.Tensor, target: torch.Tensor | None) -> TensorArg:
-    """Describe an operation's input and its output; None: allocated by the library."""
+    """Describe an operation's input and output. The library allocates an output of None."""
     out = 0 if target is None else target.data_ptr()
     return TensorArg(source.data_ptr(), out, data_type(source.dtype), tuple(source.shape))
 
 
 def need_room(out: object, rows: int | None, like: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return out= if a result with `rows` rows (None: any) like `like` can be written there.
+    """Return `out` if a result with `rows` rows (None: any) like `like` can be written to it.
 
-    `operation` comes from titled(). Raises ValueError if out= is not a tensor, has a wrong dtype,
+    `operation` comes from titled(). Raises ValueError if `out` is not a tensor, has a wrong dtype,
     device or shape, is not contiguous, or requires a gradient.
     """
     if not isinstance(out, torch.Tensor):
@@ -189,12 +188,13 @@ def gathered_argument(source: torch.Tensor, out: torch.Tensor | None) -> TensorA
     described = argument(source, None)
     if out is None or not out.is_cpu:
         return described
-    # A tensor without elements has no address; nothing is written there.
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
+    # there.
     return described._replace(out_ptr=out.data_ptr() or 1, out_rows=out.shape[0])
 
 
 def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return the library's memory as a tensor, which keeps it alive, without a copy."""
+    """Return memory of the library as a tensor, which keeps it alive, without a copy."""
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(buffer.buffer, dtype=dtype).view(shape)
@@ -203,7 +203,7 @@ def adopt(buffer: OwnedBuffer, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 def adopt_on_device(
     buffer: DeviceBuffer, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return device memory that the library allocated as a tensor, like adopt()."""
+    """Return device memory of the library as a tensor, like adopt()."""
     if buffer.nbytes == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.as_tensor(buffer, device=device).view(dtype).view(shape)
@@ -216,22 +216,22 @@ def written(
     dtype: torch.dtype,
     shape: torch.Size,
 ) -> torch.Tensor:
-    """Complete an operation in place on a plain tensor, which was this at the address."""
+    """Complete an in-place operation on a plain tensor, given its properties at the start."""
     if tensor.data_ptr() == address and tensor.dtype is dtype:
         increment_version(tensor)
         return tensor
-    # It was given other memory meanwhile.
+    # The tensor's storage was replaced meanwhile.
     result = torch.empty(0, dtype=dtype)
     offset = (address - memory.data_ptr()) // result.element_size()
     return write_back(tensor, result.set_(memory, offset, shape))  # type: ignore[call-overload]
 
 
 def write_back(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Complete an operation in place; `result` was computed in the memory from in_memory()."""
+    """Complete an in-place operation. `result` was computed in the memory from in_memory()."""
     if result.data_ptr() != tensor.data_ptr() or result.stride() != tensor.stride():
         with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
             tensor.copy_(result)
     elif not tensor.is_inference():
-        # Tells autograd that values that it may have saved were overwritten.
+        # Tells autograd that saved values may have been overwritten.
         increment_version(tensor)
     return tensor

@@ -1,4 +1,4 @@
-"""TrainingRounds: the rounds of local SGD, each from an anchor to the next (see local_sgd)."""
+"""TrainingRounds: the rounds of local SGD, from one anchor to the next (see local_sgd)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeOuter = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 
 class Travel(NamedTuple):
-    """How changes of parameters travel, and between whom."""
+    """How and over which ranks changes of parameters are averaged."""
 
     selection: Selection  # the encoding of each parameter
     compressor: type[Compressor] | PowerSGD  # the part that runs in Python
@@ -30,17 +30,17 @@ class Travel(NamedTuple):
 
 
 class Anchor:
-    """Where a parameter was when the round began."""
+    """The value of a parameter at the beginning of a round."""
 
     def __init__(self, parameter: torch.Tensor, name: str, encoding: Encoding) -> None:
-        """Copy the parameter; `name` is that of the operation which averages its change."""
+        """Copy the parameter. `name` is the name of the operation that averages its change."""
         self.parameter = parameter
         self.value = torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)
         self._name = name
         self._encoding = encoding
 
     def start(self, travel: Travel, scale: float) -> Callable[[], torch.Tensor]:
-        """Start to average the change times `scale`; return the function that waits for it."""
+        """Start averaging the change times `scale`. Return a function that waits for the result."""
         change = self.value - self.parameter
         if scale != 1.0:
             change *= scale
@@ -67,23 +67,23 @@ class TrainingRounds:
         sync_every: int,
         make_outer: MakeOuter | None,
     ) -> None:
-        """Begin with a round. Raises ValueError if `make_outer` returns no fitting optimizer."""
+        """Begin the first round. Raises ValueError if `make_outer` returns an unsuitable object."""
         self.travel = travel
-        self.steps = 0  # of this round
+        self.steps = 0  # in this round
         self.scale = 1.0  # factor of this rank's changes
         self.outer: torch.optim.Optimizer | None = None
         self._optimizer = weakref.ref(optimizer)
         self._names = names
         self._sync_every = sync_every
         self._agreement = unique_name("local_sgd.steps", travel.process_set)
-        self._anchors: dict[int, Anchor] = {}  # by the parameter's id; they keep it alive
-        self._moving: list[Anchor] = []  # those of the parameters that this round trains
+        self._anchors: dict[int, Anchor] = {}  # by parameter id; they keep the parameter alive
+        self._moving: list[Anchor] = []  # of the parameters trained in this round
         self._adopt()
         if make_outer is not None:
             self.outer = self._made_by(make_outer)
 
     def begin_step(self) -> None:
-        """Remember where the parameters are, before the first step that may change them."""
+        """Save the parameters' values before the first step that may change them."""
         if not self._takes_part():
             return
         if self.steps == 0:
@@ -97,7 +97,7 @@ class TrainingRounds:
                     self._moving.append(anchor)
 
     def end_step(self) -> None:
-        """Count a step; synchronize if it was the round's last."""
+        """Count a step. Synchronize if it was the last of the round."""
         if not self._takes_part():
             return
         self.steps += 1
@@ -106,14 +106,14 @@ class TrainingRounds:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """End the round, if any rank has taken a step in it. Collective over the process set.
+        """End the round if any rank has taken a step in it. Collective over the process set.
 
-        Parameters and outer state are unchanged where it raises HorovodInternalError.
+        If it raises HorovodInternalError, the parameters and outer state are unchanged.
         """
         if not self._takes_part():
             return
-        # Each synchronization begins with this, whatever a rank was led here by: its last step of a
-        # round, or the end of its data.
+        # Every synchronization begins with this operation, whether a rank is here because of its
+        # last step of a round or because its data has ended.
         steps = torch.tensor([self.steps])
         call = Call(self._agreement, self.travel.process_set, will_wait=True)
         [most] = collectives.allreduce([steps], Reduction(ReduceOp.MAX), call).wait()
@@ -125,7 +125,7 @@ class TrainingRounds:
         self.steps = 0
 
     def save(self) -> dict[str, Any]:
-        """Return the steps and the anchors of this round, by parameter, and the outer state."""
+        """Return the steps and anchors of this round, by parameter, and the outer state."""
         index_of = {id(one): index for index, one in enumerate(self._parameters())}
         moving = self._moving if self.steps else []
         return {
@@ -136,9 +136,9 @@ class TrainingRounds:
 
     @torch.no_grad()
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Take back what save() returned; None: a round begins.
+        """Restore the result of save(). None: begin a new round.
 
-        Raises ValueError if the outer optimizer's groups differ from the saved ones.
+        Raises ValueError if the outer optimizer's parameter groups differ from the saved ones.
         """
         self.steps = 0
         self._moving = []
@@ -164,7 +164,7 @@ class TrainingRounds:
         return [one for group in optimizer.param_groups for one in group["params"]]
 
     def _adopt(self) -> None:
-        """Make anchors for parameters that are new or now require a gradient."""
+        """Create anchors for parameters that are new or now require a gradient."""
         for index, parameter in enumerate(self._parameters()):
             if parameter.requires_grad:
                 self._adopt_one(parameter, index)

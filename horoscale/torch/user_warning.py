@@ -1,4 +1,4 @@
-"""Warnings that point to the user's line, however deep in horoscale and PyTorch they arise."""
+"""Warnings that point to the user's code, from any depth in horoscale and PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOT_THE_USERS = ("horoscale", "torch", "contextlib")
 
 
 def warn_user(text: str) -> None:
-    """Warn, with the location of the line of the user's program that led here."""
+    """Warn, with the location in the user's program from which this was called."""
     level = 1
     frame = sys._getframe()
     while frame.f_back is not None and _package(frame) in _NOT_THE_USERS:

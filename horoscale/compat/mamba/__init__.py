@@ -1,4 +1,4 @@
-"""The names of mamba_ssm's distributed layers, for programs that were written for them.
+"""The names of mamba_ssm's distributed layers, for programs written for them.
 
     from horoscale.compat.mamba.distributed.tensor_parallel import ColumnParallelLinear
 

@@ -3,8 +3,7 @@
     launcher ── shell ──(Unix socket)── Agents ──(TCP)── agent ── supervisor ── ranks
                                         of the driver    in a task of the engine
 
-The engine runs an *agent* in each of its tasks. To `horoscalerun` the agents' hosts are hosts like
-any other, which it reaches through a remote shell that leads to them: a job there starts, is
-watched, changes its ranks, fails and ends as over ssh. An engine's own module says how its tasks
-are started, and no more.
+The engine runs an *agent* in each of its tasks. `horoscalerun` treats the agents' hosts like any
+other hosts, which it reaches through a remote shell. A job there starts, is monitored, changes its
+ranks, fails and ends as it does over ssh. An engine's own module only starts the tasks.
 """

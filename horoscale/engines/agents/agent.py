@@ -1,8 +1,7 @@
-"""The agent in a task of an engine: runs what the launcher wants to have run on this host.
+"""The agent in a task of an engine: runs commands for the launcher on this host.
 
-It holds one connection to the driver's Agents, over which it is asked, and one for each command it
-runs, over which that command's input, output and exit status go. Where the driver is gone, so are
-the commands.
+It holds one connection to the driver's Agents for requests, and one for each command, which carries
+the command's input, output and exit status. If the driver ends, the agent ends the commands.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from horoscale.runner.bootstrap import PACKAGE_ROOT, isolated_command
 from horoscale.runner.remote import SUPERVISOR
 
 CONNECT_S = 10.0
-_END_S = 12.0  # for a supervisor whose launcher has gone: it ends its ranks first
+_END_S = 12.0  # for a supervisor without launcher, which ends its ranks first
 _READ_BYTES = 1 << 16
 
 
@@ -33,12 +32,12 @@ class AgentError(RuntimeError):
 
 
 class Unreachable(AgentError):  # noqa: N818 (it says what is)
-    """The driver is not reached, perhaps not yet."""
+    """The driver cannot be reached, or not yet."""
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """What an agent needs to find the driver; it goes to the engine's tasks as a pickle."""
+    """The data that an agent needs to find the driver. Sent to the engine's tasks as a pickle."""
 
     addresses: tuple[str, ...]
     port: int
@@ -47,15 +46,15 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where an agent is: its host, as ranks are to be told apart, and its place among the tasks."""
+    """The location of an agent: its host name for the ranks, and the index of its task."""
 
     host: str
     index: int
     slots: int = 1
-    devices: tuple[str, ...] = ()  # the GPUs that the engine has given this task
+    devices: tuple[str, ...] = ()  # GPUs that the engine has assigned to this task
 
     def header(self) -> dict[str, Any]:
-        """This, and what must be the same everywhere, as a frame's header."""
+        """Return a frame's header with this data, and what must be equal everywhere."""
         return {
             "kind": "agent",
             "host": self.host,
@@ -69,14 +68,14 @@ class Seat:
 
 
 def serve(invitation: Invitation, seat: Seat, *, drain: bool = False) -> None:
-    """Serve the driver until it says that the job is over. To be called in a task of the engine.
+    """Serve the driver until the job is over. Called in a task of the engine.
 
-    With `drain`, in a main thread, SIGTERM means that this host is about to be taken away: the
-    supervisors hear of it, whose ranks leave an elastic job at their next commit, and the agent
+    With `drain`, in the main thread, SIGTERM means that this host is about to be taken away. The
+    supervisors are notified, whose ranks leave an elastic job at their next commit, and the agent
     ends with them.
 
     Raises:
-        Unreachable: the driver is not reached.
+        Unreachable: the driver cannot be reached.
         AgentError: the job failed, or the driver is gone.
     """
     asyncio.run(_Agent(invitation, seat).run(drain))
@@ -88,7 +87,7 @@ class _Agent:
         self._seat = seat
         self._address = ""
         self._running: set[asyncio.Task[None]] = set()
-        self._pids: set[int] = set()  # of the commands
+        self._pids: set[int] = set()  # process ids of the commands
 
     async def run(self, drain: bool) -> None:
         control = await self._reach()
@@ -122,7 +121,7 @@ class _Agent:
         raise AgentError("the driver of the job is gone")
 
     def _drain(self, serving: asyncio.Task[None]) -> None:
-        """Pass SIGTERM on, and end when the last command has."""
+        """Pass SIGTERM on, and end after the last command."""
         for pid in self._pids:
             processes.send_signal(pid, signal.SIGTERM)
         if not self._running:
@@ -131,7 +130,7 @@ class _Agent:
             task.add_done_callback(lambda _: self._running or serving.cancel())
 
     async def _reach(self) -> Link:
-        """A connection by the first of the driver's addresses that leads there."""
+        """Connect to the first of the driver's addresses that is reachable."""
         said = []
         for address in self._invitation.addresses:
             try:
@@ -152,7 +151,7 @@ class _Agent:
     async def _command(self, header: Mapping[str, Any]) -> None:
         try:
             link = await self._connect(self._address)
-        except (OSError, LinkError):  # the driver's side waits for it no longer than this
+        except (OSError, LinkError):  # the driver does not wait longer than this either
             return
         try:
             await link.send({"kind": "channel", "id": header["id"]})
@@ -164,8 +163,8 @@ class _Agent:
 async def _run(
     link: Link, words: list[str] | None, environment: Mapping[str, str], pids: set[int]
 ) -> None:
-    """Run a command, or a supervisor of this installation where `words` is None."""
-    # As ssh does, a shell parses what was put together.
+    """Run a command, or this installation's supervisor if `words` is None."""
+    # A shell parses the joined words, as with ssh.
     shell = isolated_command(SUPERVISOR) if words is None else ["/bin/sh", "-c", " ".join(words)]
     parent = os.getpid()
     process = await asyncio.create_subprocess_exec(
@@ -199,10 +198,10 @@ async def _pump(link: Link, kind: str, stream: asyncio.StreamReader | None) -> N
 
 
 async def _feed(link: Link, process: asyncio.subprocess.Process) -> None:
-    """Pass on what comes for the command, until nobody is left who waits for it."""
+    """Forward input to the command until the connection closes."""
     assert process.stdin is not None
     while (frame := await link.receive()) is not None:
-        with contextlib.suppress(OSError):  # it takes no more
+        with contextlib.suppress(OSError):  # it has closed its input
             if frame[0]["kind"] == "in":
                 process.stdin.write(frame[1])
                 await process.stdin.drain()
@@ -211,7 +210,7 @@ async def _feed(link: Link, process: asyncio.subprocess.Process) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a command whose launcher has gone. A supervisor does so by itself, ranks first."""
+    """End a command whose launcher has gone. A supervisor ends by itself, after its ranks."""
     if process.returncode is not None:
         return
     assert process.stdin is not None
@@ -224,5 +223,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def quoted_supervisor() -> list[str]:
-    """A supervisor's command as the launcher gives it to a remote shell."""
+    """Return the supervisor's command as the launcher passes it to a remote shell."""
     return [shlex.quote(word) for word in isolated_command(SUPERVISOR)]

@@ -1,4 +1,4 @@
-"""The driver's side of a job on an engine: who its agents are, and the launcher's way to them."""
+"""The driver's side of a job on an engine: tracks its agents and connects the launcher to them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from horoscale.runner.bootstrap import PACKAGE_ROOT, isolated_command
 from horoscale.runner.protocol import Header
 
 _POLL_S = 0.2
-_CLOSE_S = 5.0  # for what a closed connection ends
+_CLOSE_S = 5.0  # for the commands of closed connections to end
 _SHELL = "horoscale.engines.agents.shell"
 
 
 class AgentsError(RuntimeError):
-    """Agents are missing, or can't be used; the message is for the user."""
+    """Agents are missing or unusable. The message is for the user."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that is there."""
+    """A connected agent."""
 
     host: str
     index: int
@@ -45,23 +45,23 @@ class Agent:
 
 
 class Agents:
-    """Takes agents in and leads the launcher to their hosts, until close().
+    """Accepts agents and connects the launcher to their hosts, until close().
 
-    Its loop runs in a thread of its own. Whoever shows the invitation's secret may join.
+    Its event loop runs in a separate thread. Any process with the invitation's secret may join.
     """
 
     def __init__(
         self, addresses: tuple[str, ...] = (), *, secret: str | None = None, port: int = 0
     ) -> None:
-        """Listen; `addresses` are those at which agents find this process, all of its own if none.
+        """Listen at `addresses`, where agents find this process; if empty, at all of its own.
 
-        Raises AgentsError where that can't be.
+        Raises AgentsError if that is impossible.
         """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="horoscale-agents", daemon=True
         )
-        self._folder = Path(tempfile.mkdtemp(prefix="horoscale-"))  # only this user's
+        self._folder = Path(tempfile.mkdtemp(prefix="horoscale-"))  # accessible only to this user
         self._agents: list[Agent] = []
         self._admitted: frozenset[str] | None = None  # None: all
         self._refused: list[str] = []
@@ -83,12 +83,12 @@ class Agents:
     # ------------------------------------------------------------------ for the engine's module
 
     def wait(self, wanted: int, seconds: float, check: Callable[[], None]) -> list[Agent]:
-        """Return the agents when there are so many, in order of their tasks.
+        """Wait for `wanted` agents and return them in the order of their tasks.
 
-        `check` is called now and then and may raise, such as where the engine's job has failed.
+        `check` is called repeatedly and may raise, for example if the engine's job has failed.
 
         Raises:
-            AgentsError: an agent can't be used, or some have not come within `seconds`.
+            AgentsError: an agent is unusable, or some have not connected within `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -106,7 +106,7 @@ class Agents:
             self._changed.wait(_POLL_S)
 
     def hosts(self) -> list[tuple[str, int]]:
-        """The hosts of the agents that are there and admitted, and the slots of each."""
+        """Return the hosts of connected and admitted agents, and the slots of each."""
         slots: dict[str, int] = {}
         for agent in sorted(self._agents, key=lambda agent: agent.index):
             if self._admitted is None or agent.host in self._admitted:
@@ -114,28 +114,28 @@ class Agents:
         return list(slots.items())
 
     def admit(self, hosts: set[str]) -> None:
-        """From now on list these hosts alone: an elastic job leaves the others."""
+        """List only these hosts from now on, so that an elastic job leaves the others."""
         self._admitted = frozenset(hosts)
 
     @property
     def discovery(self) -> str:
-        """The discovery script of an elastic launcher."""
+        """Return the discovery script for an elastic launcher."""
         return shlex.join([*isolated_command(_SHELL), str(self._folder / "shell")])
 
     @property
     def shell(self) -> str:
-        """The remote shell of a launcher: run as `CMD host program arguments`."""
+        """Return the remote shell for a launcher: run as `CMD host program arguments`."""
         return self.discovery
 
     def shell_file(self) -> str:
-        """The same as one executable file, for an mpirun that takes no arguments there."""
+        """Return the same as one executable file, for an mpirun that takes no arguments there."""
         path = self._folder / "agent"
         path.write_text(f'#!/bin/sh\nexec {self.discovery} "$@"\n')
         path.chmod(0o700)
         return str(path)
 
     def close(self, error: str | None = None) -> None:
-        """Send the agents home, which fail with `error` if there is one; listen no more."""
+        """End the agents, with an error if `error` is given, and stop listening."""
         if self._thread.is_alive():
             self._call(self._close(error))
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -260,7 +260,7 @@ class Agents:
 
 
 async def _bridge(one: Link, other: Link) -> None:
-    """Pass frames both ways, until the command's side has ended or the shell is gone."""
+    """Forward frames both ways, until the command's side has ended or the shell is gone."""
     ways = [asyncio.ensure_future(_pass(one, other)), asyncio.ensure_future(_pass(other, one))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -275,7 +275,7 @@ async def _pass(origin: Link, target: Link) -> None:
 
 
 def _problem(header: Header) -> str:
-    """Why an agent can't take part; empty if it can."""
+    """Return why an agent can't take part, or an empty string."""
     machine = header["machine"]
     if header["version"] != __version__:
         return (

@@ -15,26 +15,26 @@ from horoscale.runner import mpirun
 
 @dataclass(frozen=True)
 class Call:
-    """What the ranks are to call, and the settings that all engines have in common."""
+    """The function that the ranks call, and the settings that all engines share."""
 
     function: Callable[..., Any]
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)  # for the ranks, beside the driver's
+    env: Mapping[str, str] = field(default_factory=dict)  # for the ranks, besides the driver's
     executable: str | None = None  # the ranks' interpreter
-    stdout: TextIO | None = None  # where what the ranks print goes; None: the driver's own
+    stdout: TextIO | None = None  # for the ranks' output; None: the driver's own
     stderr: TextIO | None = None
-    nics: Sequence[str] = ()  # network interfaces that hosts reach; all if there are none
-    options: Sequence[str] = ()  # of horoscalerun
+    nics: Sequence[str] = ()  # network interfaces that hosts can reach; empty: all
+    options: Sequence[str] = ()  # further options of horoscalerun
 
 
 def run(agents: Agents, size: int, call: Call) -> list[Any]:
-    """Run so many ranks on the agents' hosts; returns and raises as horoscale.run() does."""
+    """Run `size` ranks on the agents' hosts. Returns and raises as horoscale.run() does."""
     return _run(call, ["--remote-shell", agents.shell], np=size, hosts=_hosts(agents))
 
 
 def run_elastic(agents: Agents, call: Call, **parameters: Any) -> list[Any]:
-    """The same for a job whose ranks come and go with the agents; horoscale.run()'s parameters."""
+    """Run an elastic job, which follows the agents. Takes horoscale.run()'s parameters."""
     return _run(
         call,
         ["--remote-shell", agents.shell],
@@ -44,7 +44,7 @@ def run_elastic(agents: Agents, call: Call, **parameters: Any) -> list[Any]:
 
 
 def run_mpi(agents: Agents, size: int, call: Call, mpi_args: str) -> list[Any]:
-    """The same by mpirun, which starts its own daemons on the hosts through the agents."""
+    """Run by mpirun, which starts its own daemons on the hosts through the agents."""
     program = mpirun.find(os.environ.get("PATH"))
     agent = ["-launcher", "rsh", "-launcher-exec", agents.shell_file()]
     if program.is_open_mpi:

@@ -1,9 +1,8 @@
-"""Connections between the driver's Agents and the agents: frames over TLS, proved by a secret.
+"""Connections between the driver's Agents and the agents: frames over TLS, with a shared secret.
 
-The secret comes to the agents in the engine's own messages. TLS takes no certificates here: both
-sides prove instead that they know the secret, each in a message that no other connection could
-carry, because it is bound to what this one has agreed on. Who is between the two has two
-connections, and no proof for either.
+The agents receive the secret in the engine's own messages. TLS is used without certificates.
+Instead, both sides prove that they know the secret. Each proof is bound to the key exchange of its
+connection, so a man in the middle, who has two connections, cannot forward it.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from typing import TypeVar
 
 from horoscale.runner.protocol import Decoder, Header, ProtocolError, encode
 
-PROOF_S = 10.0  # for a stranger to prove that he is none
-# As ssh's alive messages do: a machine that is gone without a word is noticed within 40 s.
+PROOF_S = 10.0  # for a peer to authenticate itself
+# Detects a lost machine within 40 s, like ssh's alive messages.
 _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _READ_BYTES = 1 << 16
 _MAX_HEADER_BYTES = 1 << 20
-_CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"  # no certificates: what is missing is proved below
+_CIPHERS = "AECDH-AES256-SHA:@SECLEVEL=0"  # without certificates; prove() authenticates
 
 _T = TypeVar("_T")
 
 
 class LinkError(Exception):
-    """The other side is not who it should be, or has gone; the message is for the user."""
+    """The peer is not authenticated, or has gone. The message is for the user."""
 
 
 def tls(*, server: bool) -> ssl.SSLContext:
-    """How both sides encrypt. Raises LinkError where this Python can't."""
+    """Return the TLS context of either side. Raises LinkError if Python does not support it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # which has a binding for the proofs
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # has the channel binding for the proofs
     try:
         context.set_ciphers(_CIPHERS)
     except ssl.SSLError as error:
@@ -49,7 +48,7 @@ def tls(*, server: bool) -> ssl.SSLContext:
 
 
 class Link:
-    """Frames in and out of a stream."""
+    """Sends and receives frames over a stream."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -58,13 +57,13 @@ class Link:
         self._frames: list[tuple[Header, bytes]] = []
 
     async def send(self, header: Header, payload: bytes = b"") -> None:
-        """Send a frame, when the other side takes it. Nothing happens where it has gone."""
+        """Send a frame, waiting for the peer if necessary. Does nothing if the peer has gone."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(encode(header, payload))
             await self._writer.drain()
 
     async def receive(self) -> tuple[Header, bytes] | None:
-        """Return the next frame; None at the end. What is no frame is the end as well."""
+        """Return the next frame; None at the end of the stream, or if the data is no frame."""
         while not self._frames:
             try:
                 data = await self._reader.read(_READ_BYTES)
@@ -76,21 +75,21 @@ class Link:
         return self._frames.pop(0)
 
     def close(self) -> None:
-        """Close it, without waiting for the other side."""
+        """Close it, without waiting for the peer."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.close()
 
     async def prove(self, secret: str, *, server: bool) -> None:
-        """Prove to each other who knows the secret. Raises LinkError."""
+        """Authenticate each other by the secret. Raises LinkError."""
         self._watch_machine()
         own, others = ("server", "client") if server else ("client", "server")
-        if not server:  # a server says nothing to a stranger
+        if not server:  # a server sends nothing before the peer is authenticated
             await self._show(secret, own)
         frame = await within(self.receive(), PROOF_S)
         shown = frame[0].get("proof") if frame is not None else None
         if (
             not isinstance(shown, str)
-            or not shown.isascii()  # what else a stranger writes may have no bytes
+            or not shown.isascii()  # compare_digest() rejects other text
             or not hmac.compare_digest(shown, self._proof(secret, others))
         ):
             raise LinkError("the other side has not proved that it belongs to the job")
@@ -99,7 +98,7 @@ class Link:
 
     def _watch_machine(self) -> None:
         connection = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # it has gone by now
+        with contextlib.suppress(OSError):  # the peer may have gone
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _ALIVE:
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -113,7 +112,7 @@ class Link:
 
 
 async def within(awaitable: Awaitable[_T], seconds: float) -> _T:
-    """Await something for so long. Raises LinkError."""
+    """Await something for at most `seconds`. Raises LinkError."""
     try:
         return await asyncio.wait_for(awaitable, seconds)
     except asyncio.TimeoutError:

@@ -1,7 +1,7 @@
-"""The remote shell to agents: `SOCKET HOST command…`, and `SOCKET` alone, which lists their hosts.
+"""The remote shell to agents: `SOCKET HOST command…`. `SOCKET` alone lists their hosts.
 
-The launcher, or mpirun, runs the first as it would run ssh, an elastic launcher the second as its
-discovery script.
+The launcher or mpirun runs the first form instead of ssh. An elastic launcher runs the second one
+as its discovery script.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READ_BYTES = 1 << 16
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments say; return the command's exit status."""
+    """Run a command or list the hosts; return the exit status."""
     path, *words = arguments
     with socket.socket(socket.AF_UNIX) as connection:
         try:

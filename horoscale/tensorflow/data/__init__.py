@@ -1,6 +1,6 @@
-"""Horovod's place for tf.data on ranks; the data loaders of horoscale.data are here as well.
+"""Horovod's module for tf.data on ranks, which also exports the loaders of horoscale.data.
 
-tf.data works unchanged: give each rank its part, `dataset.shard(hvd.size(), hvd.rank())`.
+tf.data works unchanged. Give each rank its part: `dataset.shard(hvd.size(), hvd.rank())`.
 """
 
 from horoscale.data import AsyncDataLoaderMixin, BaseDataLoader

@@ -1,4 +1,4 @@
-"""horoscale for Keras with its TensorFlow backend: the names of horoscale.keras.
+"""horoscale for Keras with its TensorFlow backend: exports the names of horoscale.keras.
 
 With TF_USE_LEGACY_KERAS=1, tf.keras is tf_keras (Keras 2), which is then used.
 """
@@ -10,7 +10,7 @@ if backend() != "tensorflow":
         f"horoscale.tensorflow.keras is for Keras with TensorFlow, not {backend()}: "
         "import horoscale.keras"
     )
-# Of the list in horoscale.keras, which is made of two, not all type checkers know both.
+# Some type checkers do not evaluate the combined list in horoscale.keras.
 from horoscale.common.exports import *  # noqa: F403
 from horoscale.keras import *  # noqa: F403
 from horoscale.keras import __all__ as __all__

@@ -6,9 +6,9 @@
     dist.init_process_group("horoscale")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-The ranks are those of hvd.init(), which init_process_group() calls unless it was called before; the
-default group is the global process set, and each further group a process set of its own. See
-docs/torch_distributed.md for what works and how it differs from Gloo.
+The ranks are those of hvd.init(), which init_process_group() calls unless it was called before. The
+default group is the global process set, and each further group is a process set of its own.
+docs/torch_distributed.md describes what works and how it differs from Gloo.
 """
 
 from horoscale.torch.distributed.errors import GroupTimeoutError

@@ -1,7 +1,7 @@
-"""The collectives of a process group: how each one is described to the library and completed.
+"""The collectives of a process group: their description for the library and their completion.
 
-Every function starts its operation and returns the handles, the results and what completes them,
-as Started. Roots are global ranks here.
+Every function starts its operation. It returns the handles, the results and the completion as a
+Started. Roots are global ranks here.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from horoscale.torch.tensors import device_of
 
 
 class Place(NamedTuple):
-    """Among whom an operation runs."""
+    """The group in which an operation runs."""
 
     set_id: int
     size: int
     rank: int  # in the group
     will_wait: bool  # this thread waits next
-    check_device: Callable[[torch.device], None]  # raises for one that the group does not serve
+    check_device: Callable[[torch.device], None]  # raises if the group does not support it
 
 
 class Started(NamedTuple):
-    """An operation that was started."""
+    """A started operation."""
 
     handle: _core.Handle
     results: list[torch.Tensor]
     finish: Callable[[], None] | None = None
-    device: int | None = None  # of CUDA
+    device: int | None = None  # a CUDA device
 
 
 def _start(
@@ -55,7 +55,7 @@ def _start(
     keep: object = None,
     **request: Any,
 ) -> tuple[_core.Handle, int | None]:
-    """Start an operation on `sources`, as `tensors` describe them; return the device, too."""
+    """Start an operation on `sources`, described by `tensors`. Return its handle and device."""
     device = device_of(sources) if sources else None
     if device is not None:
         place.check_device(sources[0].device)
@@ -95,7 +95,7 @@ def allreduce(place: Place, tensors: Tensors, op: Any) -> Started:
 
 
 def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
-    """Reduce a sparse COO tensor in place: by a gather of all ranks' indices and values."""
+    """Reduce a sparse COO tensor in place, by gathering all ranks' indices and values."""
     own = tensor.detach()
     how = reduction(op, own.dtype)
     if how.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
@@ -114,7 +114,7 @@ def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
             gathered[0].view(-1, own.sparse_dim()).t(),
             values if scale == 1 else values * scale,
             own.shape,
-            check_invariants=True,  # indices of a tensor of another shape may lie outside
+            check_invariants=True,  # other ranks' indices may be out of bounds
         )
         with torch.no_grad():
             tensor.copy_(result.coalesce())
@@ -123,7 +123,7 @@ def sparse_allreduce(place: Place, tensor: torch.Tensor, op: Any) -> Started:
 
 
 def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:
-    """Send the root's tensor to all."""
+    """Broadcast the root's tensor."""
     value = flat(tensor, moved_only=True)
     handle, device = _start(
         OpKind.BROADCAST,
@@ -137,7 +137,7 @@ def broadcast(place: Place, tensor: torch.Tensor, root: int) -> Started:
 
 
 def reduce(place: Place, tensor: torch.Tensor, root: int, is_root: bool, op: Any) -> Started:
-    """Reduce a tensor to the root, in place; the others' stay as they are."""
+    """Reduce a tensor to the root in place. The tensors of other ranks are unchanged."""
     value = flat(tensor)
     how = reduction(op, value.dtype)
     handle, device = _start(
@@ -159,7 +159,7 @@ def allgather(place: Place, outputs: Sequence[Tensors], inputs: Tensors) -> Star
 
 
 def allgather_single(place: Place, outputs: Tensors, inputs: Tensors) -> Started:
-    """Gather each input from all ranks into one output."""
+    """Gather each input from all ranks into a single output."""
     for output, given in zip(outputs, inputs, strict=True):
         _check_elements("the output", output, given.numel() * place.size)
     rooms = [Room([one], moved_only=True) for one in outputs]
@@ -171,7 +171,7 @@ def _allgather(
 ) -> Started:
     sources = [flat(tensor, moved_only=True) for tensor in inputs]
     described = [room.argument(one) for one, room in zip(sources, rooms, strict=True)]
-    if all_equal:  # one row of each rank, all of one size
+    if all_equal:  # one row per rank, all of equal size
         described = [_as_row(one, place.size) for one in described]
     handle, device = _start(
         OpKind.ALLGATHER,
@@ -197,7 +197,7 @@ def _as_row(described: TensorArg, size: int) -> TensorArg:
 
 
 def reduce_scatter(place: Place, outputs: Tensors, inputs: Sequence[Tensors], op: Any) -> Started:
-    """Reduce each list of inputs, which has one for each rank, and leave every rank its own."""
+    """Reduce each list of inputs, one per rank, and give every rank its own result."""
     sources = [joined(lists) for lists in inputs]
     splits = [sum(one.numel() for one in parts) for parts in zip(*inputs, strict=True)]
     if len(inputs) > 1 and len(set(splits)) > 1:
@@ -207,7 +207,7 @@ def reduce_scatter(place: Place, outputs: Tensors, inputs: Sequence[Tensors], op
 
 
 def reduce_scatter_single(place: Place, outputs: Tensors, inputs: Tensors, op: Any) -> Started:
-    """Reduce each input and leave every rank its equal part."""
+    """Reduce each input and give every rank an equal part."""
     for output, given in zip(outputs, inputs, strict=True):
         _check_elements("the input", given, output.numel() * place.size)
     return _reduce_scatter(place, outputs, [flat(one) for one in inputs], op, None)
@@ -238,7 +238,7 @@ def alltoall_single(
     output_rows: Sequence[int],
     input_rows: Sequence[int],
 ) -> Started:
-    """Send each rank the rows that are for it; the lists may be empty: equal parts."""
+    """Send rows to each rank. Empty lists mean equal parts."""
     target, source = Room([output], moved_only=True), flat(given, moved_only=True)
     wanted = _elements(target.values, output, output_rows, place.size)
     splits = _elements(source, given, input_rows, place.size)
@@ -246,7 +246,7 @@ def alltoall_single(
 
 
 def alltoall(place: Place, outputs: Tensors, inputs: Tensors) -> Started:
-    """Send each rank the tensor that is for it."""
+    """Send one tensor to each rank."""
     _check_count("outputs", outputs, place.size)
     _check_count("inputs", inputs, place.size)
     target = Room(outputs, moved_only=True)
@@ -275,7 +275,7 @@ def _alltoall(
 
 
 def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int) -> Started:
-    """Gather all ranks' tensors on the root, which alone has outputs."""
+    """Gather all ranks' tensors on the root. Other ranks have no outputs."""
     source = flat(given, moved_only=True)
     if outputs is not None:
         _check_count("gather_list", outputs, place.size)
@@ -296,7 +296,7 @@ def gather(place: Place, outputs: Tensors | None, given: torch.Tensor, root: int
 
 
 def scatter(place: Place, output: torch.Tensor, inputs: Tensors | None, root: int) -> Started:
-    """Send each rank its one of the root's tensors."""
+    """Send one of the root's tensors to each rank."""
     target = flat(output, moved_only=True)
     source, splits = target[:0], None
     if inputs is not None:
@@ -330,7 +330,7 @@ def barrier(place: Place) -> Started:
 def _elements(
     values: torch.Tensor, tensor: torch.Tensor, rows: Sequence[int], size: int
 ) -> list[int]:
-    """Return how many elements of the memory `values` of a tensor each rank's rows have."""
+    """Return the number of elements of `values`, a tensor's memory, in each rank's rows."""
     if rows:
         if len(rows) != size:
             raise ValueError(f"{len(rows)} split sizes for a group of {size} ranks")

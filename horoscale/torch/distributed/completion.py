@@ -1,7 +1,8 @@
-"""The thread that sets the futures of operations: one per process, from the first future on.
+"""The thread that completes futures of operations: one per process, from the first future on.
 
-It waits for operations as any other thread does, and so drives the engine while the user's threads
-compute. Operations of one queue are done in their order, so that it looks at the first of each.
+It waits for operations like any other thread, and thereby drives the engine while the user's
+threads compute. Operations of a queue complete in order, so the thread only checks the first one of
+each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 from horoscale._core import HorovodInternalError
 from horoscale.common import job
 
-# How long it waits for one operation until it looks for others: new ones, and the rest.
+# How long it waits for one operation before it checks for others: new ones, and the rest.
 _ALONE_SECONDS = 0.02
 _AMONG_OTHERS_SECONDS = 0.001
 _END_SECONDS = 2.0
@@ -25,7 +26,7 @@ class Followed(Protocol):
     queue: object
 
     def advance(self, seconds: float) -> bool:
-        """Wait for at most so long; tell whether it is done and its future set."""
+        """Wait for at most `seconds`. Return whether the operation is done and its future set."""
 
     def fail(self, error: Exception) -> None:
         """Set the future to an error."""
@@ -39,7 +40,7 @@ class _Thread(threading.Thread):
         self._ending = False
 
     def follow(self, operation: Followed) -> bool:
-        """Take an operation; False where the thread is ending."""
+        """Follow an operation. Return False if the thread is ending."""
         with self._changed:
             if self._ending:
                 return False
@@ -48,7 +49,7 @@ class _Thread(threading.Thread):
         return True
 
     def end(self) -> None:
-        """Have the thread end, and fail what it follows."""
+        """Stop the thread, and fail the operations that it follows."""
         with self._changed:
             self._ending = True
             self._changed.notify()
@@ -73,7 +74,7 @@ class _Thread(threading.Thread):
                 operation.fail(error)
 
     def _heads(self) -> list[tuple[int, Followed]]:
-        """Wait until something is to be followed; return the first of each queue."""
+        """Wait until there is an operation to follow. Return the first one of each queue."""
         with self._changed:
             while not self._queues and not self._ending:
                 self._changed.wait()
@@ -94,7 +95,7 @@ _lock = threading.Lock()
 
 
 def follow(operation: Followed) -> None:
-    """Have an operation's future set once it is done."""
+    """Set an operation's future when it is done."""
     global _thread
     with _lock:
         while _thread is None or not _thread.follow(operation):
@@ -103,7 +104,7 @@ def follow(operation: Followed) -> None:
 
 
 def is_current_thread() -> bool:
-    """Return whether the calling thread is the one that sets futures."""
+    """Return whether the calling thread is the one that completes futures."""
     return threading.current_thread() is _thread
 
 

@@ -1,4 +1,4 @@
-"""Operations of process groups on CUDA tensors: what waits for what, without the host waiting."""
+"""Synchronization of process groups' operations on CUDA tensors, without blocking the host."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from horoscale.torch.tensors import current_stream
 
 
 def check(device: torch.device, group: dist.ProcessGroup) -> None:
-    """Raise UnsupportedError for a device that a group of this backend does not serve.
+    """Raise UnsupportedError for a device that a group of this backend does not support.
 
-    PyTorch gives a group whose class is written in Python all devices, whatever it was made for.
+    PyTorch registers a group whose class is written in Python for all devices, regardless of those
+    that it was created for.
     """
     if device.type not in ("cpu", "cuda"):
         raise UnsupportedError(
@@ -35,9 +36,10 @@ def check(device: torch.device, group: dist.ProcessGroup) -> None:
 
 
 def wait(handle: _core.Handle, device: int | None, seconds: float | None) -> None:
-    """Wait for an operation; on a device, have this thread's current stream wait for it.
+    """Wait for an operation. On a device, make this thread's current stream wait for it.
 
-    Raises TimeoutError if it isn't done, or given to the device, after so many seconds.
+    Raises TimeoutError if the operation is not done, or not submitted to the device, after
+    `seconds`.
     """
     if device is None:
         handle.wait(seconds)
@@ -46,24 +48,24 @@ def wait(handle: _core.Handle, device: int | None, seconds: float | None) -> Non
 
 
 def is_ready(handle: _core.Handle, device: int | None) -> bool:
-    """Return whether wait() would return, or raise, at once."""
+    """Return whether wait() would return or raise immediately."""
     return handle.done() if device is None else handle.launched()
 
 
 def mark(device: int) -> Any:
-    """Return an event after all that this thread's current stream holds now."""
+    """Return an event after all work in this thread's current stream."""
     event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event
 
 
 def wait_for(event: Any, device: int) -> None:
-    """Have this thread's current stream wait for an event of mark()."""
+    """Make this thread's current stream wait for an event of mark()."""
     torch.cuda.current_stream(device).wait_event(event)
 
 
 def future_of(device: int | None) -> Any:
-    """Return a future whose callbacks' streams wait for the tensors of its value."""
+    """Return a future. The streams of its callbacks wait for the tensors of its value."""
     if device is None:
         return torch.futures.Future()
     return torch.futures.Future(devices=[torch.device("cuda", device)])

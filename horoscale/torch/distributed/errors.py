@@ -1,4 +1,4 @@
-"""What torch.distributed's operations raise besides the runtime's own errors."""
+"""Exceptions of torch.distributed's operations in addition to the runtime's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from horoscale._core import HorovodInternalError
 
 
 class GroupTimeoutError(HorovodInternalError, TimeoutError):
-    """An operation of a process group was not done within its timeout. It is still pending."""
+    """An operation of a process group did not complete within its timeout. It is still pending."""
 
 
 class GroupClosedError(HorovodInternalError):

@@ -1,7 +1,7 @@
-"""torch.distributed's functions that refuse backends which they don't know by name.
+"""Replacements for functions of torch.distributed that reject unknown backends by name.
 
-The first group of this backend puts functions in their places which serve its groups and leave
-all others to PyTorch's. What PyTorch lets a group decide itself is in HoroscaleProcessGroup.
+The first group of this backend installs replacements that serve its groups and pass all others to
+PyTorch's functions. HoroscaleProcessGroup implements what PyTorch lets a group decide itself.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def split_group(
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> ProcessGroup | None:
-    """Return the new group of those ranks of a group among which this one is; else None.
+    """Return the new group of the list of ranks that contains this one, or None if none does.
 
-    All ranks of the parent call it with the same `split_ranks`: lists of ranks in the parent, none
-    of them in two. The group has its parent's timeout unless it is given one.
+    All ranks of the parent must call it with the same `split_ranks`: disjoint lists of ranks in the
+    parent. The group inherits its parent's timeout unless one is given.
     """
     parent: Any = parent_pg or distributed_c10d._get_default_group()
     every = [rank for part in split_ranks or () for rank in part]
@@ -60,11 +60,11 @@ def split_group(
 
 
 def _shutdown_backend(pg: HoroscaleProcessGroup) -> None:
-    """Leave a group: destroy_process_group() calls this in PyTorch 2.4, later shutdown()."""
+    """Leave a group. Called by destroy_process_group() in PyTorch 2.4; later, shutdown() is."""
     pg.shutdown()
 
 
-# By the name of the parameter that is the group.
+# With the name of the parameter that is the group.
 _OURS: dict[Callable[..., Any], str] = {
     monitored_barrier: "group",
     _set_pg_timeout: "group",
@@ -74,7 +74,7 @@ _OURS: dict[Callable[..., Any], str] = {
 
 
 def install() -> None:
-    """Put the functions in the places of PyTorch's, where this PyTorch has them."""
+    """Replace PyTorch's functions, as far as this version has them."""
     for ours, group in _OURS.items():
         theirs = getattr(distributed_c10d, ours.__name__, None)
         if theirs is None or hasattr(theirs, "of_horoscale"):
@@ -88,7 +88,7 @@ def install() -> None:
 def _by_group(
     theirs: Callable[..., Any], ours: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
-    """Return a function that calls one of two, by whether its argument `name` is our group."""
+    """Return a function that calls `ours` if its argument `name` is our group, or else `theirs`."""
     signature = inspect.signature(theirs)
 
     @functools.wraps(theirs)

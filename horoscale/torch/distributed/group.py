@@ -1,4 +1,4 @@
-"""HoroscaleProcessGroup: a process set as torch.distributed's process group."""
+"""HoroscaleProcessGroup: a process set as a process group of torch.distributed."""
 
 # ProcessGroup's stubs have an overload for each of its callers; one method serves them here.
 # mypy: disable-error-code="override, assignment, no-any-return"
@@ -26,17 +26,17 @@ from horoscale.torch.distributed.places import Tensors
 from horoscale.torch.distributed.work import Finished, Operation, late
 
 AnyWork = TypeVar("AnyWork", bound=Work)
-# How many works PyTorch's C++ may hold without their Python halves: none from 2.6 on.
+# How many works PyTorch's C++ may hold without their Python objects: none from 2.6 on.
 _LENT = 64 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6) else 0
 
 
 class HoroscaleProcessGroup(NamedGroup):
-    """A process set as a process group. Made by init_process_group() and new_group().
+    """A process set as a process group. Created by init_process_group() and new_group().
 
-    Python's torch.distributed calls the methods here, and so do DDP, functional collectives and
-    others written in C++, by what ProcessGroup lets subclasses override. Every method that starts
-    an operation returns its Operation; where the caller says that it waits next (asyncOp=False),
-    the operation is executed by the call.
+    Python's torch.distributed calls these methods. So do DDP, functional collectives and other C++
+    code, through the methods of ProcessGroup that subclasses can override. Every method that starts
+    an operation returns its Operation. If the caller indicates that it waits next (asyncOp=False),
+    the call itself executes the operation.
     """
 
     def __init__(
@@ -46,10 +46,11 @@ class HoroscaleProcessGroup(NamedGroup):
         owns_job: bool = False,
         owns_set: bool = True,
     ) -> None:
-        """Wrap a registered set that this process is in.
+        """Wrap a registered set that contains this process.
 
-        `timeout` is for operations without one of their own; `owns_job`: the job was joined for
-        this group, and is left with it; `owns_set`: so is the set, unless it is the global one.
+        `timeout` applies to operations without their own. `owns_job`: the job was joined for this
+        group, and is left with it. `owns_set`: the set was created for this group and is removed
+        with it, unless it is the global one.
         """
         assert process_set.ranks is not None
         assert process_set.process_set_id is not None
@@ -65,10 +66,10 @@ class HoroscaleProcessGroup(NamedGroup):
         self._lent: deque[Work] = deque(maxlen=_LENT)
         self._barriers = monitored.numbers_of_group(self._set_id)
         self._closed: str | None = None
-        self._was_late = False  # an operation, which others may never begin
+        self._was_late = False  # an operation timed out; others may never start it
         sets.groups[self._set_id] = self
 
-    # What it is.
+    # Properties.
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -86,11 +87,11 @@ class HoroscaleProcessGroup(NamedGroup):
 
     @property
     def timeout(self) -> timedelta:
-        """How long an operation without a timeout of its own may take."""
+        """The timeout of operations without their own."""
         return timedelta(seconds=self._timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the timeout of the operations from now on."""
+        """Set the timeout of operations from now on."""
         self._timeout = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
@@ -99,7 +100,7 @@ class HoroscaleProcessGroup(NamedGroup):
         return self._started
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing: the number counts this rank's operations from 0 on all ranks."""
+        """Do nothing: the number counts operations from 0 on all ranks."""
 
     # Operations.
 
@@ -124,7 +125,7 @@ class HoroscaleProcessGroup(NamedGroup):
         timeout = getattr(opts, "timeout", None)
         if isinstance(opts, timedelta):
             timeout = opts
-        # A negative one says that there is none.
+        # A negative timeout means none.
         return timeout.total_seconds() if timeout and timeout > timedelta(0) else self._timeout
 
     def _follow(self, what: str, started: Started, opts: object) -> Operation:
@@ -151,7 +152,7 @@ class HoroscaleProcessGroup(NamedGroup):
         target: torch.Tensor,
         opts: object,
     ) -> Work:
-        """Start an operation in the short way; execute it where the caller waits next."""
+        """Start an operation on the fast path. Execute it if the caller waits next."""
         self._started += 1
         memory = source.untyped_storage(), target.untyped_storage()
         addresses = source.data_ptr(), target.data_ptr()
@@ -173,9 +174,9 @@ class HoroscaleProcessGroup(NamedGroup):
         return self._lend(operation)
 
     def _lend(self, work: AnyWork) -> AnyWork:
-        """Keep what is returned for as long as PyTorch's C++ may call its methods.
+        """Keep a returned work alive for as long as PyTorch's C++ may call its methods.
 
-        It holds the C++ half alone before PyTorch 2.6, whose own wait() never ends.
+        Before PyTorch 2.6, C++ only keeps the C++ object, whose own wait() never returns.
         """
         if _LENT:
             self._lent.append(work)
@@ -199,7 +200,7 @@ class HoroscaleProcessGroup(NamedGroup):
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
-        """Send the root's tensor to all. `opts` are BroadcastOptions, or the root."""
+        """Broadcast the root's tensor. `opts` are BroadcastOptions, or the root."""
         [tensor] = _list_of(tensors)
         root = self._root(opts)
         if timeout is None:
@@ -226,12 +227,12 @@ class HoroscaleProcessGroup(NamedGroup):
         return self._follow("all_gather", started, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
-        """Gather tensors from all ranks: a list of outputs for each rank."""
+        """Gather tensors from all ranks, with a list of outputs per rank."""
         started = collectives.allgather(self._place(opts), list(zip(*outputs, strict=True)), inputs)
         return self._follow("all_gather_coalesced", started, opts)
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Work:
-        """Gather tensors from all ranks into one."""
+        """Gather tensors from all ranks into a single one."""
         self._check_open()
         if template := prepared.allgather(self._set_id, len(self._members), output, given):
             return self._run("all_gather_into_tensor", template, given, output, opts)
@@ -241,14 +242,14 @@ class HoroscaleProcessGroup(NamedGroup):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
-        """Do all_gather_single() for several tensors at once."""
+        """Run all_gather_single() for several tensors at once."""
         started = collectives.allgather_single(self._place(opts), outputs, inputs)
         return self._follow("all_gather_into_tensor", started, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Operation:
-        """Reduce lists of one tensor for each rank, and leave every rank its own."""
+        """Reduce lists with one tensor per rank, and give every rank its own result."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
@@ -256,7 +257,7 @@ class HoroscaleProcessGroup(NamedGroup):
         return self._follow("reduce_scatter", started, opts)
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> Work:
-        """Reduce a tensor, and leave every rank its part."""
+        """Reduce a tensor, and give every rank its part."""
         op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
         self._check_open()
         size = len(self._members)
@@ -269,7 +270,7 @@ class HoroscaleProcessGroup(NamedGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> Operation:
-        """Do reduce_scatter_single() for several tensors at once."""
+        """Run reduce_scatter_single() for several tensors at once."""
         op = getattr(opts, "reduceOp", ReduceOp.SUM if opts is None else opts)
         started = collectives.reduce_scatter_single(self._place(opts), outputs, inputs, op)
         return self._follow("reduce_scatter_tensor", started, opts)
@@ -284,7 +285,7 @@ class HoroscaleProcessGroup(NamedGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> Operation:
-        """Send each rank its rows."""
+        """Send rows to each rank."""
         started = collectives.alltoall_single(
             self._place(opts), output, given, output_split_sizes or (), input_split_sizes or ()
         )
@@ -293,7 +294,7 @@ class HoroscaleProcessGroup(NamedGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Operation:
-        """Send each rank its tensor."""
+        """Send one tensor to each rank."""
         started = collectives.alltoall(self._place(opts), outputs, inputs)
         return self._follow("all_to_all", started, opts)
 
@@ -309,7 +310,7 @@ class HoroscaleProcessGroup(NamedGroup):
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> Operation:
-        """Deal out the root's tensors. `opts`: ScatterOptions, or the root."""
+        """Scatter the root's tensors. `opts`: ScatterOptions, or the root."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         is_root = getattr(opts, "rootRank", opts or 0) == self._rank
@@ -344,7 +345,7 @@ class HoroscaleProcessGroup(NamedGroup):
     def _message(
         self, is_send: bool, tensor: torch.Tensor, rank: int | None, tag: int, will_wait: bool
     ) -> Work:
-        """Start a message to or from a rank of the group; execute it where the caller waits."""
+        """Start a message to or from a rank of the group. Execute it if the caller waits."""
         self._check_open()
         self._started += 1
         peer = None if rank is None else self._members[rank]
@@ -379,7 +380,7 @@ class HoroscaleProcessGroup(NamedGroup):
             self._note_late()
             raise late(self._described_message(is_send, rank), self._timeout) from None
         if rank is not None:
-            return self._done  # dist.send() and dist.recv() do nothing but wait() for it
+            return self._done  # dist.send() and dist.recv() only wait for it
         return Finished([tensor], partial(self._members.index, source))
 
     def _described_message(self, is_send: bool, rank: int | None) -> tuple[object, ...]:
@@ -387,10 +388,10 @@ class HoroscaleProcessGroup(NamedGroup):
         return "{} {} of ranks {}", "send to" if is_send else "recv from", whom, self._members
 
     def _source(self, receive: Handle) -> int:
-        """Return the rank in the group whose message a receive that is done has got."""
+        """Return the rank in the group that sent the message of a completed receive."""
         return self._members.index(receive.result())
 
-    # Several operations as one.
+    # Coalescing.
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         if self._coalesced is not None:
@@ -418,7 +419,7 @@ class HoroscaleProcessGroup(NamedGroup):
             device=on_device[0] if on_device else None,
         )
 
-    # Other groups, and the end.
+    # Other groups, and shutdown.
 
     def split_group(
         self,
@@ -429,7 +430,7 @@ class HoroscaleProcessGroup(NamedGroup):
         group_desc: str | None = None,
         device_types: object = None,
     ) -> HoroscaleProcessGroup | None:
-        """Return a group of some ranks of this one, which call it; None on the others."""
+        """Return a group of some ranks of this one, all of which call it; None on other ranks."""
         if self._rank not in new_ranks:
             return None
         members = [self._members[rank] for rank in new_ranks]
@@ -456,11 +457,11 @@ class HoroscaleProcessGroup(NamedGroup):
             raise
 
     def shutdown(self) -> None:
-        """Leave the group, without waiting for other ranks: destroy_process_group() calls it."""
+        """Leave the group without waiting for other ranks. Called by destroy_process_group()."""
         self._close("destroyed", None)
 
     def abort(self) -> None:
-        """Fail what is pending in the group; if the job was joined for it, all that is."""
+        """Fail all pending operations of the group, or of the job if joined for the group."""
         self._close("aborted", "its process group was aborted")
 
     def _close(self, how: str, failure: str | None) -> None:

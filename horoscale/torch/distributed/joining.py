@@ -1,4 +1,4 @@
-"""How init_process_group() joins the job: as hvd.init() does, or by torch.distributed's store."""
+"""How init_process_group() joins the job: like hvd.init(), or through torch.distributed's store."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _joined = False
 
 
 def joined_here() -> bool:
-    """Return whether the job was joined by a process group, with which it is left."""
+    """Return whether a process group has joined the job, which is left with the group."""
     return _joined
 
 
 def join(store: Any, rank: int, size: int) -> None:
     """Join the job of these ranks, unless hvd.init() was called before.
 
-    Ranks that a launcher has started meet as it says. Others, who gave init_process_group() a
-    store, an init_method or their ranks, meet by that store; they must be on one host.
+    Ranks started by a launcher meet as configured by it. Other ranks, which passed a store, an
+    init_method or their ranks to init_process_group(), meet through that store. They must be on one
+    host.
 
-    Raises ValueError if the job has other ranks than torch.distributed was told.
+    Raises ValueError if the job's ranks differ from those passed to torch.distributed.
     """
     if not hvd.is_initialized():
         if size == 1 or _launched(rank, size):
@@ -50,7 +51,7 @@ def join(store: Any, rank: int, size: int) -> None:
 
 
 def join_world() -> None:
-    """Join the job of the default group, which is of another backend. All its ranks call it."""
+    """Join the job of a default group that has another backend. All of its ranks call this."""
     group = distributed_c10d._get_default_group()
     store = distributed_c10d._get_default_store()
     join(torch_distributed.PrefixStore("horoscale", store), group.rank(), group.size())
@@ -59,9 +60,9 @@ def join_world() -> None:
 def rendezvous(
     url: str, timeout: timedelta = distributed_c10d.default_pg_timeout, **_: object
 ) -> Iterator[tuple[Any, int, int]]:
-    """Meet as hvd.init() does, for init_method="horoscale://": by any launcher that it knows.
+    """Meet like hvd.init(), for init_method="horoscale://", with any launcher that it supports.
 
-    torch.distributed's store, which other backends need, is served by rank 0.
+    Rank 0 serves torch.distributed's store, which other backends need.
     """
     if not hvd.is_initialized():
         _init()
@@ -77,13 +78,13 @@ def rendezvous(
                 host, port, None, False, timeout, wait_for_workers=False
             )
     finally:
-        hvd.barrier()  # else rank 0 may have ended the store before others have reached it
+        hvd.barrier()  # otherwise rank 0 may stop the store before others connect
     yield store, hvd.rank(), hvd.size()
     raise RuntimeError("ranks of horoscale can't meet again: leave the job first")
 
 
 def _own_address() -> str:
-    """Where all ranks find this one: its address on the way to the job's store, or its name."""
+    """Return this rank's address on the route to the job's store, or else its host name."""
     host, separator, port = (variable("RENDEZVOUS")[1] or "").rpartition(":")
     if separator and port.isdigit():
         return foreign.own_address(host.strip("[]"), int(port))
@@ -105,7 +106,7 @@ job.at_end(_forget)
 
 
 def _launched(rank: int, size: int) -> bool:
-    """Whether hvd.init() would find this very rank by the environment."""
+    """Return whether hvd.init() would find the same rank in the environment."""
     if any(variable(name)[1] is not None for name in ("RANK", "CONTROLLER")):
         return True
     if any(name in os.environ for name in _MPI):

@@ -21,10 +21,10 @@ _SEND, _RECV, _ISEND, _IRECV = (
 
 
 def caller_waits() -> bool:
-    """Return whether the function that calls this was called by dist.send() or dist.recv().
+    """Return whether the caller of this function was called by dist.send() or dist.recv().
 
-    They wait for what they start, and do not say so, as collectives do by asyncOp. To wake the
-    progress thread for them would take longer than a small message.
+    They wait for what they start but do not indicate that, unlike collectives (asyncOp). For them,
+    waking the progress thread would take longer than a small message.
     """
     frame = sys._getframe(1).f_back
     if frame is not None and (frame.f_code is _ISEND or frame.f_code is _IRECV):
@@ -35,10 +35,10 @@ def caller_waits() -> bool:
 def start(
     is_send: bool, set_id: int, tensor: torch.Tensor, peer: int | None, tag: int, will_wait: bool
 ) -> tuple[Handle, Callable[[], None] | None, int | None]:
-    """Start sending a tensor to a global rank, or receiving into it, from any rank (None) too.
+    """Start sending a tensor to a global rank, or receiving into it, also from any rank (None).
 
-    Returns the handle, whose result is the rank that has sent, what completes it, and the CUDA
-    device that it is on. With `will_wait` the calling thread waits for it next.
+    Returns the handle, whose result is the sender's rank; the function that completes it; and its
+    CUDA device. With `will_wait`, the calling thread waits for it next.
     """
     if message := prepared(is_send, set_id, tensor, peer, tag):
         memory = tensor.untyped_storage()
@@ -58,7 +58,7 @@ def start(
 def prepared(
     is_send: bool, set_id: int, tensor: torch.Tensor, peer: int | None, tag: int
 ) -> PreparedMessage | None:
-    """Find the message of a tensor that lies in the host's memory as it is sent; else None."""
+    """Return the prepared message of a tensor in plain host memory, or None for other tensors."""
     if not (is_plain(tensor) and knows(tensor.dtype)):
         return None
     return _prepared(is_send, set_id, tensor, peer, tag)
@@ -77,7 +77,7 @@ def _prepared(
 
 
 def _describe(set_id: int, values: torch.Tensor, peer: int | None, tag: int) -> MessageArg:
-    """Describe a message, but for where it lies."""
+    """Describe a message, except for its memory."""
     if tag < 0:
         raise ValueError(f"tag={tag} is negative")
     whom = ANY_RANK if peer is None else peer

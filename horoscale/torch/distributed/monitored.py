@@ -1,4 +1,4 @@
-"""monitored_barrier(): a barrier that says who has not come."""
+"""monitored_barrier(): a barrier that reports which ranks are missing."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ at_removal(_forget)
 
 
 def numbers_of_group(set_id: int) -> Iterator[int]:
-    """Return the numbers of the barriers of a new group: others than those of any before.
+    """Return the barrier numbers of a new group, which differ from those of all earlier groups.
 
-    Several groups may be one process set, one after the other: all default groups of a job are the
-    global one. Messages of a barrier that has timed out may still be pending there.
+    Several groups may successively use one process set: all default groups of a job use the global
+    one. Messages of a barrier that timed out may still be pending there.
     """
     return itertools.count(next(_first_of_next_group[set_id]))
 
@@ -48,19 +48,19 @@ def monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Wait for all ranks of a group of this backend; raise an error that names who is missing.
+    """Wait for all ranks of a group of this backend. Raise an error that names missing ranks.
 
-    Once there is a group of this backend, dist.monitored_barrier() is this too. The first rank of
-    the group finds out who is missing; the others learn that it has not answered. Errors name ranks
-    in the group, in Gloo's words.
+    Once a group of this backend exists, dist.monitored_barrier() calls this function, too. The
+    first rank of the group detects which ranks are missing; the others learn that it has not
+    answered. Errors name ranks in the group, in Gloo's wording.
 
     Args:
-        group: the group; None: the default one.
-        timeout: how long to wait, or seconds; None: the group's timeout.
-        wait_all_ranks: name all ranks that are missing, instead of the first one.
+        group: the group. None: the default group.
+        timeout: how long to wait, as a timedelta or in seconds. None: the group's timeout.
+        wait_all_ranks: report all missing ranks, rather than the first one.
 
     Raises:
-        GroupTimeoutError: ranks did not come in time.
+        GroupTimeoutError: ranks did not arrive in time.
         RankFailedError: a rank of the group died or left.
     """
     chosen: Any = group or distributed_c10d._get_default_group()
@@ -75,7 +75,7 @@ def meet(
     seconds: float,
     wait_all_ranks: bool,
 ) -> None:
-    """Do the barrier of this number of a group, whose first rank asks for the others."""
+    """Run the group's barrier with this number. The first rank waits for each of the others."""
     deadline = time.monotonic() + seconds
     if rank != 0:
         _message(set_id, members[0], number, True)

@@ -1,4 +1,4 @@
-"""NamedGroup: what torch.distributed asks a group about itself."""
+"""NamedGroup: the properties of a group that torch.distributed queries."""
 
 # ProcessGroup's stubs have an overload for each of its callers; one method serves them here.
 # mypy: disable-error-code="override, assignment"
@@ -13,10 +13,10 @@ NAME = "horoscale"
 
 
 class NamedGroup(ProcessGroup):
-    """A process group of this backend that knows its ranks and its name, and can't do anything."""
+    """A process group of this backend that only knows its ranks and its name."""
 
     def __init__(self, members: Sequence[int], own: int) -> None:
-        """Take the global ranks in the group's order, and which of them this process is."""
+        """Store the global ranks in the group's order, and this process' index among them."""
         self._members = list(members)
         self._rank = self._members.index(own)
         super().__init__(self._rank, len(self._members))  # type: ignore[call-arg]
@@ -48,12 +48,12 @@ class NamedGroup(ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        """The name by which torch.distributed knows the group."""
+        """The name of the group in torch.distributed."""
         return self._group_name
 
     @property
     def group_desc(self) -> str:
-        """What new_group() was given to describe the group."""
+        """The description that was passed to new_group()."""
         return self._group_desc
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -65,11 +65,11 @@ class NamedGroup(ProcessGroup):
         return self._group_desc
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Give the group a name."""
+        """Set the group's name."""
         self._group_name = name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Give the group a description."""
+        """Set the group's description."""
         self._group_desc = description
 
     _set_group_name = setGroupName

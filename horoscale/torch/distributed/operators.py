@@ -1,4 +1,4 @@
-"""torch.distributed's reduction operators in the runtime's terms."""
+"""Mapping of torch.distributed's reduction operators to the runtime's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPERATORS = {
 
 
 class Reduction(NamedTuple):
-    """How values are combined; `prescale` is what each rank's are multiplied by before."""
+    """An operator, and the factor of each rank's values before the reduction."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -33,7 +33,7 @@ class Reduction(NamedTuple):
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     """Return the runtime's reduction for a torch.distributed.ReduceOp on values of `dtype`.
 
-    Raises UnsupportedError for an operator that there is not, or not for the type.
+    Raises UnsupportedError for an operator that is not supported, in general or for the dtype.
     """
     kind = getattr(op, "op", op)  # ReduceOp.SUM is an enumerator, an option's reduceOp wraps one
     if kind == TorchOp.PREMUL_SUM:

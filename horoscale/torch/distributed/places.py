@@ -1,7 +1,7 @@
-"""Tensors of torch.distributed's calls as one-dimensional memory that the library reads or writes.
+"""Tensors of torch.distributed's calls as flat memory that the library reads or writes.
 
-The library gets elements without shapes, as torch.distributed's other backends do: members may give
-tensors of different shapes that have equally many elements.
+The library receives elements without shapes, like torch.distributed's other backends: members may
+pass tensors of different shapes with equal numbers of elements.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ Tensors = Sequence[torch.Tensor]
 
 
 def flat(tensor: torch.Tensor, moved_only: bool = False) -> torch.Tensor:
-    """Return a tensor's elements, in its own memory where they lie there in order.
+    """Return a tensor's elements in order, without a copy if possible.
 
-    What is `moved_only` may be of a dtype that the library has no arithmetic for: bytes then.
-    Raises UnsupportedError for devices without a backend.
+    With `moved_only`, a dtype without arithmetic in the library is returned as bytes. Raises
+    UnsupportedError for devices without a backend.
     """
-    # Its own memory in a shorter way, which most are found by.
+    # A shortcut that suffices for most tensors.
     values = (tensor.detach() if is_plain(tensor) else in_memory(tensor)).view(-1)
     return values.view(torch.uint8) if moved_only and not knows(tensor.dtype) else values
 
 
 def is_object(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor may hold a pickle, as those of the object collectives do.
+    """Return whether a tensor may contain a pickle, as those of the object collectives do.
 
-    Between hosts nobody can change those without making the operation fail.
+    Between hosts, any modification of these makes the operation fail.
     """
     return tensor.dtype is torch.uint8
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Complete an output whose memory flat() gave as `values`, or copy others there.
+    """Complete an output: copy `values` there, unless flat() returned them for its memory.
 
-    Autograd isn't told, as by torch.distributed's other backends: libraries receive into memory
-    that it has saved, such as FSDP's parameters.
+    Autograd is not notified, as in torch.distributed's other backends: libraries receive into
+    memory that it has saved, such as FSDP's parameters.
     """
-    target = tensor.data  # with a version of its own
+    target = tensor.data  # has its own version counter
     if values.data_ptr() != target.data_ptr():
         if values.dtype != target.dtype:
             values = values.view(target.dtype)
@@ -56,38 +56,39 @@ def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def argument(source: torch.Tensor, target: torch.Tensor | None = None) -> TensorArg:
-    """Describe flat tensors: what is read, and what is written; None: allocated by the library."""
+    """Describe flat tensors: the one to read and the one to write; None: the library allocates."""
     described = TensorArg(source.data_ptr(), 0, data_type(source.dtype), (source.numel(),))
     if target is None:
         return described
-    # What has no elements has no address; nothing is written there.
+    # An empty tensor has a null address, but the library needs a nonzero one. It writes nothing
+    # there.
     return described._replace(out_ptr=target.data_ptr() or 1, out_rows=target.numel())
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Return whether the library writes results where it is told to; on a device it allocates."""
+    """Return whether the library writes to the given memory. On a device it allocates results."""
     return tensor.is_cpu
 
 
 def allocated(handle: Handle, index: int, like: torch.Tensor, elements: int) -> torch.Tensor:
-    """Take a result that the library has allocated: flat, where the input `like` is."""
+    """Return a result that the library has allocated: flat, on the device of the input `like`."""
     if on_host(like):
         return adopt(handle.output(index), like.dtype, (elements,))
     return adopt_on_device(handle.device_output(index), like.device, like.dtype, (elements,))
 
 
 def joined(tensors: Tensors, moved_only: bool = False) -> torch.Tensor:
-    """Return the elements of tensors in a row: where they lie already, if they do, else copied."""
+    """Return the elements of tensors one after the other, without a copy if they are contiguous."""
     parts = [flat(tensor, moved_only) for tensor in tensors]
     whole = _in_one_piece(parts)
     return torch.cat(parts) if whole is None else whole
 
 
 class Room:
-    """Where the elements of several tensors are received in a row."""
+    """Memory to receive the elements of several tensors one after the other."""
 
     def __init__(self, tensors: Tensors, moved_only: bool = False) -> None:
-        """Find it: the tensors' own memory if they lie there in a row, else new memory."""
+        """Use the tensors' own memory if it is contiguous, or else allocate it."""
         self._tensors = tensors
         self._parts = [flat(tensor, moved_only) for tensor in tensors]
         self.sizes = [part.numel() for part in self._parts]
@@ -96,11 +97,11 @@ class Room:
         self.values = self._parts[0].new_empty(sum(self.sizes)) if whole is None else whole
 
     def argument(self, source: torch.Tensor) -> TensorArg:
-        """Describe an input whose result comes here; on a device the library allocates it."""
+        """Describe an input whose result is received here. On a device the library allocates it."""
         return argument(source, self.values if on_host(source) else None)
 
     def deliver(self, handle: Handle, index: int, rows: Sequence[int]) -> None:
-        """Have the tensors hold what was received, so many elements of each rank."""
+        """Copy the received elements to the tensors, with `rows` elements of each rank."""
         if not on_host(self.values):
             self.values.copy_(allocated(handle, index, self.values, sum(rows)))
         parts = self._parts if self._own else torch.split(self.values, self.sizes)
@@ -109,7 +110,7 @@ class Room:
 
 
 def _in_one_piece(parts: Tensors) -> torch.Tensor | None:
-    """Return flat tensors as one if they follow each other in one storage, as chunks do."""
+    """Return flat tensors as one if they are contiguous in one storage, as chunks are."""
     first = parts[0]
     if len(parts) == 1:
         return first

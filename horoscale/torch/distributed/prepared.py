@@ -1,8 +1,8 @@
-"""The short way for operations of groups that come again: one call of the library each.
+"""The fast path for repeated operations of groups: one library call each.
 
-Preparing a call in the general way takes longer than a small operation. Each function returns what
-runs the operation on memory at two addresses, or None where it takes more than that: tensors with
-gaps, several at once, or bytes instead of elements.
+Preparing a call in the general way takes longer than a small operation. Each function returns a
+template that runs the operation on memory at two addresses, or None if this is not enough: for
+tensors with gaps, several tensors, or bytes instead of elements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from horoscale.torch.tensors import data_type, is_plain, knows
 
 
 def allreduce(set_id: int, tensor: torch.Tensor, op: Any) -> Template | None:
-    """Find the allreduce of a tensor in place, for an operator of torch.distributed's."""
+    """Return the template of an in-place allreduce with an operator of torch.distributed."""
     if not is_plain(tensor):
         return None
     operator = getattr(op, "op", op)
@@ -30,7 +30,7 @@ def allreduce(set_id: int, tensor: torch.Tensor, op: Any) -> Template | None:
 
 
 def broadcast(set_id: int, tensor: torch.Tensor, root: int) -> Template | None:
-    """Find the broadcast of a tensor from a global rank."""
+    """Return the template of a broadcast from a global rank."""
     if not is_plain(tensor):
         return None
     key = OpKind.BROADCAST, root, set_id, tensor.dtype, tensor.numel()
@@ -46,13 +46,13 @@ def broadcast(set_id: int, tensor: torch.Tensor, root: int) -> Template | None:
 
 
 def allgather(set_id: int, size: int, output: torch.Tensor, given: torch.Tensor) -> Template | None:
-    """Find the allgather into one tensor."""
+    """Return the template of an allgather into a single tensor."""
     if not _fit(output, given, 1, size):
         return None
     key = OpKind.ALLGATHER, size, set_id, given.dtype, given.numel()
     template = _find(key)
     if template is None and knows(given.dtype):
-        # As one row: others may send more rows, but none of another size.
+        # As one row, because others may send more rows, but none of another size.
         described = ((data_type(given.dtype), (1, given.numel())),)
         signature = Signature(
             OpKind.ALLGATHER, described, process_set=set_id, sealed=is_object(given)
@@ -64,7 +64,7 @@ def allgather(set_id: int, size: int, output: torch.Tensor, given: torch.Tensor)
 def reduce_scatter(
     set_id: int, size: int, output: torch.Tensor, given: torch.Tensor, op: Any
 ) -> Template | None:
-    """Find the reduce-scatter of one tensor in equal parts."""
+    """Return the template of a reduce-scatter of a single tensor in equal parts."""
     if not _fit(output, given, size, 1):
         return None
     operator = getattr(op, "op", op)
@@ -73,7 +73,7 @@ def reduce_scatter(
 
 
 def _fit(output: torch.Tensor, given: torch.Tensor, outputs: int, inputs: int) -> bool:
-    """Whether so many outputs have as many elements as so many inputs, none of them none."""
+    """Return whether `outputs` outputs have as many elements as `inputs` inputs, and not zero."""
     elements = given.numel() * inputs
     return (
         is_plain(output)
@@ -92,7 +92,7 @@ def _prepare_reduction(
     key: Hashable, kind: OpKind, set_id: int, tensor: torch.Tensor, op: Any
 ) -> Template | None:
     if getattr(op, "op", op) == TorchOp.PREMUL_SUM or not knows(tensor.dtype):
-        return None  # the factor may be another one each time
+        return None  # the factor may differ between calls
     how = reduction(op, tensor.dtype)
     described = ((data_type(tensor.dtype), (tensor.numel(),)),)
     signature = Signature(kind, described, process_set=set_id, reduce_op=how.op)

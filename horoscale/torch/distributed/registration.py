@@ -1,4 +1,4 @@
-"""How torch.distributed comes to know the backend, and makes groups of it."""
+"""Registration of the backend with torch.distributed, and creation of its groups."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from horoscale.torch.distributed.named_group import NAME
 
 
 def register() -> None:
-    """Have init_process_group("horoscale") make groups of this backend."""
-    with contextlib.suppress(RuntimeError):  # it is known already
+    """Make init_process_group("horoscale") create groups of this backend."""
+    with contextlib.suppress(RuntimeError):  # it is already registered
         register_rendezvous_handler(NAME, joining.rendezvous)  # type: ignore[no-untyped-call]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def create(options: Any, backend_options: object = None) -> HoroscaleProcessGroup:
-    """Make a group: the default one, or one of some ranks, who all call it.
+    """Create a group: the default one, or one of some ranks, all of which call this.
 
     `options` are torch.distributed's: its store, the group's ranks and timeout. `backend_options`:
-    the process set that the group is to be; None: one that is made for it.
+    the process set to use for the group; None: a new one.
     """
     functions.install()
     if isinstance(backend_options, ProcessSet):
@@ -40,31 +40,31 @@ def create(options: Any, backend_options: object = None) -> HoroscaleProcessGrou
         joining.join(options.store, options.group_rank, options.group_size)
         return HoroscaleProcessGroup(global_process_set, options.timeout, joining.joined_here())
     if not job.is_initialized():
-        # The default group is of another backend.
+        # The default group has another backend.
         joining.join_world()
     return HoroscaleProcessGroup(sets.make(members), options.timeout)
 
 
 def process_set(group: ProcessGroup | None = None) -> ProcessSet:
-    """Return the process set that a group of this backend is, for use with horoscale.torch.
+    """Return the process set of a group of this backend, for use with horoscale.torch.
 
     Args:
-        group: the group; None: the default one, which is hvd.global_process_set.
+        group: the group. None: the default one, whose set is hvd.global_process_set.
 
     Raises:
-        ValueError: the group is of another backend.
+        ValueError: the group has another backend.
     """
     chosen = group or distributed_c10d._get_default_group()
     if not isinstance(chosen, HoroscaleProcessGroup):
         raise ValueError(f"{chosen} is no process group of the horoscale backend")
-    hvd.current_runtime()  # says it better where the job was left
+    hvd.current_runtime()  # raises a clearer error if the job was left
     return chosen.process_set
 
 
 def process_group(process_set: ProcessSet, timeout: timedelta | None = None) -> ProcessGroup:
-    """Return the process group that is a process set, for use with torch.distributed.
+    """Return the process group of a process set, for use with torch.distributed.
 
-    Raises ValueError if the set is not registered or does not contain this rank, and where
+    Raises ValueError if the set is not registered or does not contain this rank, or if
     init_process_group() was not called. See ProcessSet.to_group().
     """
     if not dist.is_initialized():
@@ -72,7 +72,7 @@ def process_group(process_set: ProcessSet, timeout: timedelta | None = None) -> 
     set_id = process_set.process_set_id
     if set_id is None or process_set.ranks is None:
         raise ValueError(f"{process_set} is not registered: see hvd.add_process_set()")
-    process_set.rank()  # says so where this process doesn't belong to it
+    process_set.rank()  # raises if this process is not in the set
     known = sets.groups.get(set_id)
     if known is not None:
         return known

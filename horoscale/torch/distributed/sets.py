@@ -1,6 +1,6 @@
-"""The process sets of groups: which group is which, and sets that are made for groups.
+"""The process sets of groups, including those created for groups.
 
-Those are made by their members alone, and one for each group.
+The latter are registered by their members only, one per group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horoscale.common.process_sets import (
     give_up_process_set,
 )
 
-groups: dict[int, ProcessGroup] = {}  # by their sets' ids, until they are destroyed
+groups: dict[int, ProcessGroup] = {}  # by set id, until they are destroyed
 _in_use: dict[int, ProcessSet] = {}  # by id
 job.at_end(groups.clear)
 job.at_end(_in_use.clear)
@@ -31,9 +31,9 @@ at_removal(_forget)
 
 
 def make(members: Sequence[int]) -> ProcessSet:
-    """Return a new process set of these global ranks in this order. They all call it.
+    """Return a new process set of these global ranks in this order. All of them call it.
 
-    There may be any number of groups of the same ranks, which don't meet each other's operations.
+    Any number of groups may have the same ranks; their operations do not match each other.
     """
     ordered = list(members) != sorted(members)
     given = ProcessSet(members, distinct=True, ordered=ordered)
@@ -44,9 +44,9 @@ def make(members: Sequence[int]) -> ProcessSet:
 
 
 def give_up(process_set: ProcessSet, *, abandon: bool = False) -> None:
-    """Give up a group's set. It is removed once all members have: nobody waits for that here.
+    """Release a group's set without waiting. It is removed when all members have released it.
 
-    With `abandon` operations that are pending fail, on all members, instead of holding it.
+    With `abandon`, pending operations fail on all members, instead of keeping the set.
     """
     if process_set.process_set_id:
         _in_use.pop(process_set.process_set_id, None)
@@ -54,6 +54,6 @@ def give_up(process_set: ProcessSet, *, abandon: bool = False) -> None:
 
 
 def give_up_all() -> None:
-    """Give up the sets of all groups: also of those that torch.distributed does not know."""
+    """Release the sets of all groups, including those that torch.distributed does not know."""
     for process_set in list(_in_use.values()):
         give_up(process_set)

@@ -1,4 +1,4 @@
-"""Work: one operation of a process group, as torch.distributed's callers see it."""
+"""Work: an operation of a process group, with the interface of torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from horoscale.torch.distributed.errors import GroupTimeoutError
 
 
 class Operation(Work):
-    """What an operation of a group returns. Any thread may use it.
+    """An operation of a group. Any thread may use it.
 
-    Results that need more than the library's own writing (copies into lists of tensors) are there
-    when it was waited for, or its future has a value.
+    Results that the library cannot write directly (copies into lists of tensors) are available
+    after wait(), or when the future has a value.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Operation(Work):
         source: Callable[[], int] | None = None,
         device: int | None = None,
     ) -> None:
-        """Follow what was started: `handles`, all of which must be done.
+        """Track `handles`, all of which must be done.
 
-        `what`, a format and what goes into it, names it in errors. `finish` is called once they
-        are, and `results` is the value of the future. `timeout` is for wait() without one of its
-        own. Operations of one `queue` are done in their order; None: this one is in none. `on_late`
-        is called where wait() gives up. `source` tells which rank a receive has got its message of.
-        Of CUDA tensors on a `device`, wait() has the current stream wait, and the host only until
-        the device has been given the work.
+        `what`, a format and its arguments, names the operation in errors. `finish` is called when
+        the operation is done, and `results` is the value of the future. `timeout` applies to a
+        wait() without its own. Operations of one `queue` are done in order; None: in no queue.
+        `on_late` is called if wait() times out. `source` returns the rank that a receive's message
+        came from. For CUDA tensors on a `device`, wait() makes the current stream wait, and blocks
+        the host only until the work has been submitted to the device.
         """
         super().__init__()
         self._what = what
@@ -65,9 +65,9 @@ class Operation(Work):
         self.queue = queue if queue is not None else self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until it is done; raise what went wrong. After `timeout` raises GroupTimeoutError.
+        """Wait for the operation and raise its error. Raises GroupTimeoutError after `timeout`.
 
-        Without one, or with one of zero, the operation's or else the group's timeout counts.
+        If None or zero, the timeout of the operation or else of the group applies.
         """
         seconds = timeout.total_seconds() if timeout else self._timeout
         followed = self._followed
@@ -84,11 +84,11 @@ class Operation(Work):
         return True
 
     def synchronize(self) -> None:
-        """Do wait()."""
+        """Call wait()."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether wait() would return, or raise, at once."""
+        """Return whether wait() would return or raise immediately."""
         if self._settled:
             return True
         if self._followed is not None:
@@ -99,13 +99,13 @@ class Operation(Work):
             )
 
     def is_success(self) -> bool:
-        """Return whether it is done, and well."""
+        """Return whether the operation has succeeded."""
         if not self.is_completed():
             return False
         return self.exception() is None
 
     def exception(self) -> Exception | None:
-        """Return what went wrong with it; None while it is not done, and where nothing did."""
+        """Return the operation's error, or None if it is not done or has succeeded."""
         if self.is_completed():
             try:
                 self.wait()
@@ -114,22 +114,24 @@ class Operation(Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        """Wait for it and return its results."""
+        """Wait for the operation and return its results."""
         self.wait()
         return self._results
 
     def get_future(self) -> Any:
         """Return a future of the list of results.
 
-        C++ reads values without a look at errors that were set as values, as Python's
-        set_exception() does: only the future of a callback that raised has an error of its own.
+        Python's set_exception() stores the error as a value, and C++ reads values without checking
+        for that. Only the future of a callback that raised has a real error, so this returns such a
+        future.
         """
         with self._lock:
             if self._public_future is None:
                 self._future = devices.future_of(self.device)
                 self._public_future = self._future.then(lambda done: done.value())
                 if not self._settled and completion.is_current_thread():
-                    # A callback that waits for this future would keep this thread from setting it.
+                    # A callback that waits for this future would keep this thread from completing
+                    # it.
                     self._try_settle(self._timeout)
                 if self._settled:
                     self._tell_future()
@@ -139,15 +141,15 @@ class Operation(Work):
             return self._public_future
 
     def source_rank(self) -> int:
-        """Return the rank in the group that has sent, of a receive that is done."""
+        """Return the rank in the group that sent the message of a completed receive."""
         return _source_rank(self._source)
 
     _source_rank = source_rank
 
-    # What the completion thread calls.
+    # Called by the completion thread.
 
     def advance(self, seconds: float) -> bool:
-        """Wait for at most so long; tell whether the operation is done and its future set."""
+        """Wait for at most `seconds`. Return whether the operation is done and its future set."""
         with self._lock:
             if not self._settled and not self._try_settle(seconds):
                 return False
@@ -155,7 +157,7 @@ class Operation(Work):
         return True
 
     def fail(self, error: Exception) -> None:
-        """Give it up: nobody will wait for the operation any longer."""
+        """Give up the operation. Nobody will wait for it any longer."""
         with self._lock:
             if not self._settled:
                 self._settle(error)
@@ -174,7 +176,7 @@ class Operation(Work):
             future.set_exception(self._error)
 
     def _try_settle(self, seconds: float | None) -> bool:
-        """Wait for the operation for at most so long; tell whether it is done."""
+        """Wait for the operation for at most `seconds`. Return whether it is done."""
         deadline = None if seconds is None else time.monotonic() + seconds
         error: Exception | None = None
         while self._handles:
@@ -183,7 +185,7 @@ class Operation(Work):
                 devices.wait(self._handles[0], self.device, left)
             except TimeoutError:
                 return False
-            except ValueError as failure:  # this rank's memory isn't for what the others have sent
+            except ValueError as failure:  # this rank's memory does not fit what others have sent
                 error = error or MismatchError(str(failure))
             except Exception as failure:
                 error = error or failure
@@ -197,7 +199,7 @@ class Operation(Work):
         return True
 
     def _reach_stream(self) -> None:
-        """Have this thread's current stream wait for an operation that is settled."""
+        """Make this thread's current stream wait for a completed operation."""
         if self.device is not None and self._ready is not None:
             devices.wait_for(self._ready, self.device)
 
@@ -216,18 +218,18 @@ class Operation(Work):
 
 
 def late(what: tuple[object, ...], seconds: float | None) -> GroupTimeoutError:
-    """Return the error of an operation that is not done in time."""
+    """Return the error for an operation that timed out."""
     described = str(what[0]).format(*what[1:])
     return GroupTimeoutError(f"{described} is not done within its timeout of {seconds} s")
 
 
 class Finished(Work):
-    """What an operation of a group returns that was executed by the call itself."""
+    """An operation of a group that was executed by the call itself."""
 
     def __init__(
         self, results: list[torch.Tensor], source: Callable[[], int] | None = None
     ) -> None:
-        """Keep the results, and what tells which rank a receive has got its message of."""
+        """Store the results and the function that returns the sender's rank of a receive."""
         Work.__init__(self)
         self._results = results
         self._source = source
@@ -256,13 +258,13 @@ class Finished(Work):
         return self._results
 
     def get_future(self) -> Any:
-        """Return a future that has the list of results."""
+        """Return a future with the list of results."""
         future: Any = torch.futures.Future()
         future.set_result(self._results)
         return future
 
     def source_rank(self) -> int:
-        """Return the rank in the group that has sent, of a receive."""
+        """Return the rank in the group that sent a receive's message."""
         return _source_rank(self._source)
 
     _source_rank = source_rank

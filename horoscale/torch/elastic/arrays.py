@@ -1,4 +1,4 @@
-"""PyTorch's tensors as the bytes of snapshots."""
+"""PyTorch tensors in snapshots, stored as bytes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 class TorchTensors:
-    """Dense tensors of any device; they are made on the host, from where load_state_dict() moves.
+    """Dense tensors on any device. New ones are on the host, from which load_state_dict() copies.
 
-    Parameters and other classes of tensors are none: they are pickled, where a state has them
-    outside a state_dict().
+    Parameters and other tensor subclasses are not included: outside a state_dict(), they are
+    pickled.
     """
 
     name = "torch"
@@ -43,17 +43,17 @@ class TorchTensors:
         )
 
     def spec(self, array: Any) -> Spec:
-        """Return element type and shape."""
+        """Return the element type and shape."""
         return Spec(_NAMES[array.dtype], tuple(array.shape))
 
     def read(self, array: Any, into: Bytes) -> None:
-        """Copy the elements, in C order; from a device without a copy between."""
+        """Copy the elements, in C order, directly also from a device."""
         if into.size:
             target = torch.from_numpy(into).view(array.dtype).view(array.shape)
             target.copy_(array.detach())
 
     def make(self, spec: Spec, data: Bytes) -> Any:
-        """Return a new tensor of these bytes, on the host."""
+        """Return a new tensor with these bytes, on the host."""
         tensor = torch.empty(spec.shape, dtype=_TYPES[spec.dtype])
         if data.size:
             tensor.view(-1).view(torch.uint8).copy_(torch.from_numpy(data))
@@ -61,5 +61,5 @@ class TorchTensors:
 
 
 def register() -> None:
-    """Have snapshots hold tensors as bytes."""
+    """Make snapshots store tensors as bytes."""
     register_kind(TorchTensors())

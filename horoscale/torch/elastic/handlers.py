@@ -1,4 +1,4 @@
-"""Handlers: how a TorchState saves, restores and sends values of one type."""
+"""Handlers that save, restore and send the values of a TorchState, by type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.torch.elastic.sampler import ElasticSampler
 
 
 class StateHandler:
-    """The interface for a value that is saved, restored and sent. Subclasses override all of it."""
+    """The interface for a value to save, restore and send. Subclasses override all methods."""
 
     def __init__(self, value: Any) -> None:
         """Handle a value."""
@@ -30,11 +30,11 @@ class StateHandler:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Give the value the state of the last save()."""
+        """Restore the state of the last save()."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks the state of the one that the job has chosen. Collective."""
+        """Send the state of the rank chosen by the job to all ranks. Collective."""
         raise NotImplementedError
 
 
@@ -51,11 +51,11 @@ class StateDictHandler(StateHandler):
         self._saved: Snapshot | None = None
 
     def capture(self) -> Any:
-        """Return the present state."""
+        """Return the current state."""
         return self.value.state_dict()
 
     def load(self, state: Any) -> None:
-        """Give the value the state that capture() returned."""
+        """Restore a state returned by capture()."""
         self.value.load_state_dict(state)
 
     def set_value(self, value: Any) -> None:
@@ -64,17 +64,17 @@ class StateDictHandler(StateHandler):
         self._saved = None
 
     def save(self) -> None:
-        """Keep the present state."""
+        """Save the current state."""
         self._saved = self._saved or Snapshot()
         self._saved.take(self.capture())
 
     def restore(self) -> None:
-        """Go back to the last save(); do nothing where there was none."""
+        """Restore the state of the last save(), if any."""
         if self._saved is not None:
             self.load(self._saved.value())
 
     def sync(self) -> None:
-        """Give all ranks the present state of the one that the job has chosen. Collective."""
+        """Send the current state of the rank chosen by the job to all ranks. Collective."""
         self.save()
         self._saved, _, _ = send_snapshot(self._saved, 0, membership().source)
         self.restore()
@@ -85,12 +85,12 @@ class ModelStateHandler(StateDictHandler):
 
 
 class OptimizerStateHandler(StateDictHandler):
-    """Handles an optimizer, plain or of DistributedOptimizer()."""
+    """Handles an optimizer, plain or from DistributedOptimizer()."""
 
     def load(self, state: Any) -> None:
-        """Load the state; clear gradients, which belong to an unfinished step."""
+        """Load the state, and clear gradients, which belong to an unfinished step."""
         self.value.load_state_dict(state)
-        # Not zero_grad(): its checks are for training loops.
+        # Not zero_grad(), whose checks are for training loops.
         for group in self.value.__dict__["param_groups"]:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -110,18 +110,18 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Return the pairs of a type and the handler for its values. The first match is used."""
+    """Return the pairs of a type and its handler. The first match is used."""
     return list(_registry)
 
 
 def set_handler_registry(registry: Iterable[tuple[type, type[StateHandler]]]) -> None:
-    """Replace the pairs that get_handler_registry() returns, for states created afterwards."""
+    """Replace the pairs of get_handler_registry(), for states created afterwards."""
     global _registry
     _registry = list(registry)
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """Return a handler for the value; None if no type matches."""
+    """Return a handler for the value, or None if no type matches."""
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)

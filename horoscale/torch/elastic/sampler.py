@@ -23,18 +23,18 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
             state.commit()
         sampler.set_epoch(state.epoch + 1)  # at the END of an epoch
 
-    After a change of the ranks, samples that were recorded by the last commit are not used again;
-    the rest is redistributed. All ranks must use batches of the same size. For other sizes, and for
-    last batches without repeated samples, see DataPlan.
+    After a change of the ranks, samples recorded by the last commit are not used again; the rest is
+    redistributed. All ranks must use batches of the same size. For other sizes, and for last
+    batches without repeated samples, see DataPlan.
 
     Attributes: `epoch`; `processed_num`, the number of recorded samples of the epoch;
     `num_replicas` and `rank` of the job; `remaining_indices`, the remaining samples of all ranks;
-    `num_samples` of this rank; `total_size`, that of all ranks, which counts up to num_replicas - 1
-    samples twice, so that all ranks have the same number.
+    `num_samples` of this rank; `total_size`, that of all ranks. The latter counts up to
+    num_replicas - 1 samples twice, so that all ranks have the same number.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        """Start with epoch 0. `seed` determines the order and is the same on all ranks."""
+        """Start with epoch 0. `seed` determines the order and must be the same on all ranks."""
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
@@ -45,11 +45,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.remaining_indices: list[int] = []
         self.num_samples = 0
         self.total_size = 0
-        self._start = 0  # processed_num when the rest was dealt out
+        self._start = 0  # processed_num at the last redistribution
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, in a new order. Call it at the end of the preceding epoch."""
+        """Start an epoch, in a new order. Call it at the end of the preceding epoch."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
@@ -67,17 +67,17 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_num = min(done, len(self.dataset))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and how far it is."""
+        """Return the epoch and the progress in it."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to where state_dict() was called, and deal the rest out to the present ranks."""
+        """Restore a state_dict(), and redistribute the rest among the current ranks."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Deal what is left of the epoch out to the present ranks."""
+        """Redistribute the rest of the epoch among the current ranks."""
         if job.is_initialized():
             self.num_replicas, self.rank = basics.size(), basics.rank()
         order = list(range(len(self.dataset)))

@@ -12,14 +12,15 @@ from horoscale.torch.elastic.sampler import ElasticSampler
 
 
 class TorchState(ObjectState):
-    """Holds models, optimizers, samplers and objects that are committed, restored and sent.
+    """Manages models, optimizers, samplers and objects to commit, restore and send.
 
         state = TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0)
 
-    Each argument is an attribute from then on. What its type has a handler for is kept by that:
-    torch.nn.Module, torch.optim.Optimizer, ElasticSampler, several of each by any names (see
-    set_handler_registry()). Everything else is as in ObjectState. Assigning another model saves it.
-    sync() sends models, optimizers and samplers as they are, and objects as they were saved.
+    Each argument becomes an attribute. Values of types that have a handler are managed by it:
+    torch.nn.Module, torch.optim.Optimizer and ElasticSampler, any number of each with any names
+    (see set_handler_registry()). All others are handled as in ObjectState. Assigning another model
+    saves it. sync() sends the current values of models, optimizers and samplers, and the saved
+    values of objects.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class TorchState(ObjectState):
         optimizer: torch.optim.Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep the objects, as the first commit."""
+        """Save the objects as the first commit."""
         kwargs |= {
             name: value
             for name, value in (("model", model), ("optimizer", optimizer))
@@ -57,31 +58,31 @@ class TorchState(ObjectState):
             super().__setattr__(name, value)
 
     def save(self) -> None:
-        """Keep the present values, to go back to."""
+        """Save the current values for restore()."""
         super().save()
         for handler in self._foreign():
             handler.save()
 
     def restore(self) -> None:
-        """Go back to the values of the last save()."""
+        """Restore the values of the last save()."""
         super().restore()
         for handler in self._foreign():
             handler.restore()
 
     def sync(self) -> None:
-        """Give all ranks the values of the one that the job has chosen. Collective."""
+        """Send the values of the rank chosen by the job to all ranks. Collective."""
         super().sync()
         for handler in self._foreign():
             handler.sync()
 
     def reset(self) -> None:
-        """Deal what is left of the data out to the present ranks."""
+        """Redistribute the rest of the data among the current ranks."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()
 
     def _foreign(self) -> list[StateHandler]:
-        """Return the handlers that keep what they save themselves."""
+        """Return the handlers that store what they save themselves."""
         return [one for one in self._handlers.values() if not isinstance(one, StateDictHandler)]
 
     def _capture(self) -> Any:

@@ -125,7 +125,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _check_words(believed: list[int], had: list[int], axis: Axis) -> None:
-    """Raise ValueError, on all ranks, where they don't have the logits that split_sizes() says."""
+    """Raise ValueError on all ranks unless each has the logits that split_sizes() assigns to it."""
     if len(set(believed)) > 1:
         raise ValueError(
             f"the ranks of axis {axis.name} have logits for {believed} words: give vocab_size"

@@ -123,7 +123,7 @@ class VocabParallelEmbedding(nn.Module):
         return reduced(own, self.axis, self.reduction, self.sequence_dim)
 
     def extra_repr(self) -> str:
-        """Say what the table is, and what of it this rank has."""
+        """Describe the table and this rank's part of it."""
         return (
             f"{self.num_embeddings}, {self.embedding_dim}, rows={self.first}:{self.end}, "
             f"axis={self.axis.name}"
@@ -222,11 +222,11 @@ class ParallelEmbeddings(nn.Module):
         return reduced(self.partial(words, positions), self.axis, kind, self.sequence_dim)
 
     def partial(self, words: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what this rank has of the sum over the ranks."""
+        """Return this rank's summand of the embeddings."""
         found: torch.Tensor = self.word_embeddings(words)
         if self.max_position_embeddings > 0:
             table = self.position_embeddings
-            # This rank's features alone: those of the sum have each rank's once.
+            # Only this rank's features: in the sum over the ranks, each feature appears once.
             others = (table.first, table.embedding_dim - table.end)
             found = found + F.pad(table(positions), others)
         return found

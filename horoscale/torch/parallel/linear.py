@@ -78,7 +78,7 @@ class _Linear(nn.Module):
             self.bias.copy_(bias if shard is None else shard.of(bias))
 
     def extra_repr(self) -> str:
-        """Say what the layer is, and what of it this rank has."""
+        """Describe the layer and this rank's part of it."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"shard={tuple(self.weight.shape)}, axis={self.axis.name}, "

@@ -229,13 +229,13 @@ class Mesh:
 
 
 class _Sets:
-    """The process sets of a mesh: one for the same ranks, none for a single one."""
+    """The process sets of a mesh: ranks that occur twice share a set; a single rank has none."""
 
     def __init__(self, sizes: Mapping[str, int], own: int) -> None:
-        """Make those of all axes and of their products. Collective.
+        """Register the sets of all axes and of their products. Collective.
 
-        All at once, so that to look at an axis is no operation which other ranks have to come to.
-        They are sets beside those that the user has of the same ranks.
+        They are registered at once, so that access to an axis is not a collective operation. They
+        are separate from the user's sets of the same ranks.
         """
         self._by_ranks: dict[tuple[int, ...], ProcessSet] = {}
         everyone = tuple(range(prod(sizes.values())))
@@ -244,7 +244,7 @@ class _Sets:
         for ranks in _all_lines(sizes):
             if len(ranks) == 1 or ranks in self._by_ranks:
                 continue
-            # Sets that all ranks know serve CUDA tensors too, but must be allowed.
+            # Sets known to all ranks also support CUDA tensors, but must be enabled.
             if are_dynamic() or own in ranks:
                 self._by_ranks[ranks] = add_process_set(
                     ranks, distinct=True, members_only=not are_dynamic()

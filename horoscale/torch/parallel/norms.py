@@ -85,7 +85,7 @@ class RMSNorm(nn.Module):
         return normalized.to(x.dtype) * weight
 
     def extra_repr(self) -> str:
-        """Say what the layer is."""
+        """Describe the layer."""
         return f"{self.dim}, eps={self.eps}"
 
 

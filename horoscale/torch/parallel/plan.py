@@ -90,7 +90,7 @@ def tensor_parallel(
     if chain:
         check_chain(model, chain, made)
     put_in_place(model, made, numbers)
-    if chain:  # first: where the chain begins with an Input, the sequence is divided, then gathered
+    if chain:  # first, because the sequence is divided before an Input at its beginning gathers it
         divide_sequence(chain, axis, sequence.dim, sequence.argument)
     for name, style in styles.items():
         if isinstance(style, Input):
@@ -123,10 +123,10 @@ def put_in_place(
     made: Mapping[nn.Module, nn.Module],
     numbers: Iterable[tuple[nn.Module, str, int]],
 ) -> None:
-    """Put the new modules where those that they were made of are, and numbers into attributes."""
+    """Replace modules of the model by the new ones, and set integer attributes."""
     for module, attribute, number in numbers:
         setattr(module, attribute, number)
-    # Also where a module is at a second place, under another name.
+    # Includes duplicates: a module may occur at several places, under several names.
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module in made:
             parent_name, _, own_name = name.rpartition(".")

@@ -28,6 +28,8 @@ def test_the_blocks_of_a_page(page: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if page.stem == "frameworks" and not find_spec("keras"):
         pytest.skip("needs Keras 3")
+    if page.stem == "track_training" and not find_spec("tensorboard"):
+        pytest.skip("needs TensorBoard")
     blocks = BLOCK.findall(page.read_text())
     assert any(language == "console" for language, _ in blocks)
     for language, text in blocks:

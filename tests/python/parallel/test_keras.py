@@ -10,7 +10,10 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
+from support.event_files import curves  # noqa: E402
+
 import horoscale.keras as hvd  # noqa: E402
+from horoscale.trackers import TensorBoard  # noqa: E402
 
 # Keras's own, with its PyTorch backend.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -349,6 +352,26 @@ def test_metrics_are_averages() -> None:
     expected = fit(make_model(), OPTIMIZERS["sgd"](), None).history
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-5)
     assert hvd.allgather_object(history) == [history] * hvd.size()
+
+
+def test_a_tracker_gets_averages_and_the_runtimes_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    model, optimizer = make_model(), hvd.DistributedOptimizer(OPTIMIZERS["sgd"]())
+    with TensorBoard(tmp_path, every=2) as tracker:
+        callbacks = [hvd.callbacks.MetricAverageCallback(), hvd.callbacks.TrackerCallback(tracker)]
+        history = fit(model, optimizer, hvd.rank(), callbacks=callbacks).history
+        again = fit(model, optimizer, hvd.rank(), epochs=1, callbacks=callbacks[:1]).history
+        fit(model, optimizer, hvd.rank(), epochs=1, callbacks=callbacks[1:])
+    if hvd.rank() > 0:
+        assert not list(tmp_path.iterdir())
+        return
+    assert "horoscale/bytes" not in history
+    found = curves(tmp_path)
+    steps, losses = zip(*found["loss"], strict=True)
+    assert steps == (BATCHES, 2 * BATCHES, 4 * BATCHES)  # the third epoch was not tracked
+    np.testing.assert_allclose(losses[:2], history["loss"], rtol=1e-5)
+    assert losses[2] < again["loss"][0]
+    assert [step for step, _ in found["horoscale/bytes"]] == [1, 3, 5, 10, 12]
 
 
 def test_learning_rate_is_warmed_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ keras = pytest.importorskip("tf_keras")
 
 import horoscale.tensorflow.keras as hvd  # noqa: E402
 from horoscale import tensorflow as of_tensorflow  # noqa: E402
+from horoscale.trackers import Tracker  # noqa: E402
 
 BATCH = 4  # per rank
 BATCHES = 3
@@ -28,6 +30,20 @@ OPTIMIZERS = {
     "legacy-adam": lambda: keras.optimizers.legacy.Adam(0.01, clipnorm=0.5),
 }
 BOTH = pytest.mark.parametrize("kind", ["adam", "legacy-adam"])
+
+
+class Written:
+    """The losses that a tracker writes, by step."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+
+    def write(self, scalars: Mapping[str, float], step: int) -> None:
+        if "loss" in scalars:
+            self.losses[step] = scalars["loss"]
+
+    def close(self, failed: bool) -> None:
+        pass
 
 
 def make_model(seed: int = 1) -> Any:
@@ -150,6 +166,7 @@ def test_callbacks(kind: str, tmp_path: Path) -> None:
     root = hvd.size() - 1
     model, expected = make_model(seed=1 + hvd.rank()), make_model(seed=1 + root)
     best = tmp_path / "best.keras"
+    written = Written()
     history = fit(
         model,
         hvd.DistributedOptimizer(OPTIMIZERS[kind]()),
@@ -160,6 +177,7 @@ def test_callbacks(kind: str, tmp_path: Path) -> None:
             hvd.callbacks.MetricAverageCallback(),
             hvd.callbacks.LearningRateScheduleCallback(0.01, lambda epoch: 0.5**epoch),
             hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(best)),
+            hvd.callbacks.TrackerCallback(Tracker(lambda: written)),
         ],
     ).history
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 * 0.5**epoch)
@@ -168,6 +186,8 @@ def test_callbacks(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(history["loss"], one["loss"], rtol=1e-4)
     np.testing.assert_allclose(history["lr"], [0.01, 0.005, 0.0025, 0.00125], rtol=1e-5)
     assert best.exists() == (hvd.rank() == 0)
+    losses = dict(zip(range(BATCHES, 5 * BATCHES, BATCHES), history["loss"], strict=True))
+    assert written.losses == (losses if hvd.rank() == 0 else {})
 
 
 @BOTH

@@ -6,6 +6,7 @@ python rank.py FOLDER STRATEGY WAY... with the strategy horoscale, gloo (DDP ove
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import warnings
@@ -126,14 +127,30 @@ def normalised(strategy: Any, folder: Path) -> Any:
     return [weights(network), [value.hex() for value in layer.running_mean.tolist()]]
 
 
+def runtime_metrics(folder: Path) -> dict[str, Any]:
+    """Options of a Trainer that logs the runtime's metrics to a folder of this rank."""
+    return {
+        "callbacks": [horoscale.lightning.RuntimeMetrics(every_n_steps=2)],
+        "logger": CSVLogger(folder / f"logs.{hvd.rank()}", name="", version=""),
+        "log_every_n_steps": 1,
+    }
+
+
+def logged_steps(folder: Path) -> dict[str, list[int]]:
+    """The steps at which this rank has logged each of the runtime's metrics."""
+    found: dict[str, list[int]] = {}
+    for file in (folder / f"logs.{hvd.rank()}").glob("**/metrics.csv"):
+        for row in csv.DictReader(file.read_text().splitlines()):
+            for name, value in row.items():
+                if name.startswith("horoscale/") and value:
+                    found.setdefault(name, []).append(int(row["step"]))
+    return found
+
+
 def logged(strategy: Any, folder: Path) -> Any:
-    """Log the runtime's counters, on rank 0."""
-    logger = CSVLogger(folder / f"logs.{hvd.rank()}", name="", version="")
-    callback = horoscale.lightning.RuntimeMetrics(every_n_steps=2)
-    fit(strategy, callbacks=[callback], logger=logger, log_every_n_steps=1)
-    files = list((folder / f"logs.{hvd.rank()}").glob("**/metrics.csv"))
-    text = files[0].read_text() if files else ""
-    return "horoscale/" in text
+    """Log the runtime's metrics, on rank 0."""
+    fit(strategy, accumulate_grad_batches=2, **runtime_metrics(folder))
+    return logged_steps(folder)
 
 
 def in_sets(strategy: Any, folder: Path) -> Any:
@@ -147,8 +164,10 @@ def in_sets(strategy: Any, folder: Path) -> Any:
     trainer, network = fit(
         horoscale.lightning.HoroscaleStrategy(process_set=mine, compression=hvd.Compression.bf16),
         network,
+        **runtime_metrics(folder),
     )
-    return [trainer.callback_metrics["loss"].item(), weights(network)]
+    steps = logged_steps(folder).get("horoscale/bytes", [])
+    return [trainer.callback_metrics["loss"].item(), weights(network), steps]
 
 
 def in_a_wrong_set(strategy: Any, folder: Path) -> Any:

@@ -1,6 +1,6 @@
 """mamba_ssm.distributed.distributed_utils: collectives along the first dimension.
 
-Their gradients are those of one process: of all_gather a reduce_scatter, and so on.
+Their gradients are those of a single process: that of all_gather is a reduce_scatter, and so on.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from horoscale.torch.reductions import reducescatter_async
 def all_gather_raw(
     input_: torch.Tensor, process_group: Any, async_op: bool = False
 ) -> tuple[torch.Tensor, Any]:
-    """Return (the ranks' rows, None), without a gradient; the rows are equally many.
+    """Return (the ranks' rows, None), without a gradient. Ranks must have equal numbers of rows.
 
-    With `async_op` the second is a handle, until whose wait() the rows are not there.
+    With `async_op` the second item is a handle; the rows are valid after its wait().
     """
     axis = Axis.of(process_group)
     if axis.set is None:
@@ -45,7 +45,7 @@ def all_gather_raw(
 def reduce_scatter_raw(
     input_: torch.Tensor, process_group: Any, async_op: bool = False
 ) -> tuple[torch.Tensor, Any]:
-    """Return (this rank's rows of the sum, None), without a gradient; as all_gather_raw()."""
+    """Return (this rank's rows of the sum, None), without a gradient; see all_gather_raw()."""
     axis = Axis.of(process_group)
     if input_.shape[0] % axis.size:
         raise ValueError(f"{input_.shape[0]} rows can't be divided among {axis.size} ranks")
@@ -60,7 +60,7 @@ def reduce_scatter_raw(
 def all_reduce_raw(
     input_: torch.Tensor, process_group: Any, async_op: bool = False
 ) -> tuple[torch.Tensor, Any]:
-    """Return (the sum, None), in place of the input if it is contiguous; as all_gather_raw()."""
+    """Return (the sum, None), in place if the input is contiguous; see all_gather_raw()."""
     rows = input_.detach().contiguous()
     return _outcome(rows, start_reduce(rows, Axis.of(process_group)), async_op)
 
@@ -75,22 +75,22 @@ def _outcome(
 
 
 def all_gather(input_: torch.Tensor, process_group: Any) -> torch.Tensor:
-    """Return the ranks' rows; the gradient is reduced and scattered."""
+    """Return the ranks' rows. The gradient is reduced and scattered."""
     return sequence_gather(input_, Axis.of(process_group))
 
 
 def reduce_scatter(input_: torch.Tensor, process_group: Any) -> torch.Tensor:
-    """Return this rank's rows of the sum; the gradients are gathered."""
+    """Return this rank's rows of the sum. The gradients are gathered."""
     return sequence_reduce_scatter(input_, Axis.of(process_group))
 
 
 def all_reduce(input_: torch.Tensor, process_group: Any) -> torch.Tensor:
-    """Return the sum; the gradient is the rank's own."""
+    """Return the sum. The gradient is the rank's own."""
     return reduce_from(input_, Axis.of(process_group))
 
 
 def sync_shared_params(model: nn.Module, process_group: Any) -> None:
-    """Give all ranks the first one's values of the parameters that are marked `_shared_params`."""
+    """Broadcast parameters that are marked `_shared_params` from the first rank to all."""
     axis = Axis.of(process_group)
     marked = [
         pair
@@ -105,7 +105,7 @@ def sync_shared_params(model: nn.Module, process_group: Any) -> None:
 
 
 def allreduce_sequence_parallel_grad(model: nn.Module, process_group: Any) -> None:
-    """Add up the gradients of the parameters that are marked `_sequence_parallel`, in place."""
+    """Sum the gradients of parameters that are marked `_sequence_parallel`, in place."""
     marked = [
         value
         for _, value in sorted(model.named_parameters(), key=lambda pair: pair[0])

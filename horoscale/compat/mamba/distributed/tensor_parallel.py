@@ -14,7 +14,7 @@ from horoscale.torch.parallel.embedding import Reduction, reduced
 
 
 class ColumnParallelLinear(par.ColumnParallelLinear):
-    """A linear layer of which each rank computes some features; its tokens are divided before."""
+    """A linear layer whose output features are divided; a divided sequence is gathered before."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ColumnParallelLinear(par.ColumnParallelLinear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shard; see horoscale.torch.parallel.ColumnParallelLinear."""
+        """Create this rank's shard; see horoscale.torch.parallel.ColumnParallelLinear."""
         super().__init__(
             in_features,
             out_features,
@@ -42,7 +42,7 @@ class ColumnParallelLinear(par.ColumnParallelLinear):
 
 
 class RowParallelLinear(par.RowParallelLinear):
-    """A linear layer of which each rank has some input features; its tokens are divided after."""
+    """A linear layer whose input features are divided; its output's sequence may be divided."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RowParallelLinear(par.RowParallelLinear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's shard; see horoscale.torch.parallel.RowParallelLinear."""
+        """Create this rank's shard; see horoscale.torch.parallel.RowParallelLinear."""
         super().__init__(
             in_features,
             out_features,
@@ -70,7 +70,7 @@ class RowParallelLinear(par.RowParallelLinear):
 
 
 class VocabParallelEmbedding(par.VocabParallelEmbedding):
-    """An embedding of which each rank has some words: what it returns is not added up."""
+    """An embedding whose words are divided among the ranks. The results are not summed."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class VocabParallelEmbedding(par.VocabParallelEmbedding):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's rows of the table; a process group of None has one rank."""
+        """Create this rank's rows of the table. A process group of None has one rank."""
         super().__init__(
             num_embeddings,
             embedding_dim,
@@ -95,7 +95,7 @@ class VocabParallelEmbedding(par.VocabParallelEmbedding):
 
 
 class ColumnParallelEmbedding(par.ColumnParallelEmbedding):
-    """An embedding of which each rank has some features of all vectors."""
+    """An embedding whose features are divided among the ranks."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ColumnParallelEmbedding(par.ColumnParallelEmbedding):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's columns of the table; a process group of None has one rank."""
+        """Create this rank's columns of the table. A process group of None has one rank."""
         super().__init__(num_embeddings, embedding_dim, process_group, device, dtype)
         self.process_group = process_group
 
@@ -124,7 +124,7 @@ class ParallelEmbeddings(par.ParallelEmbeddings):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make this rank's parts of both tables."""
+        """Create this rank's parts of both tables."""
         super().__init__(
             embed_dim,
             vocab_size,
@@ -143,9 +143,9 @@ class ParallelEmbeddings(par.ParallelEmbeddings):
         position_ids: torch.Tensor | None = None,
         combine_batch_seqlen_dim: bool = False,
     ) -> torch.Tensor:
-        """Return the vectors of words, (batch, sequence), or a part of the first dimension.
+        """Return the embeddings of words, (batch, sequence), or a part of the first dimension.
 
-        With `combine_batch_seqlen_dim` the first dimension is that of all tokens.
+        With `combine_batch_seqlen_dim` the first dimension contains all tokens.
         """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -163,7 +163,7 @@ def parallel_linear_func(
     process_group: Any = None,
     sequence_parallel: bool = True,
 ) -> torch.Tensor:
-    """Return the product with this rank's rows of a weight, of tokens that are gathered before."""
+    """Return the product of this rank's rows of a weight with tokens that are gathered first."""
     axis = par.Axis.of(process_group)
     return par.column_parallel(x, weight, bias, axis, 0 if sequence_parallel else None)
 

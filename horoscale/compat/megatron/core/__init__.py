@@ -1,4 +1,4 @@
-"""megatron.core: parallel_state, and tensor_parallel."""
+"""megatron.core: parallel_state and tensor_parallel."""
 
 from horoscale.compat.megatron.core import parallel_state, tensor_parallel
 

@@ -1,4 +1,4 @@
-"""megatron.core.parallel_state: the job's mesh, and questions about its axes."""
+"""megatron.core.parallel_state: the job's mesh, and queries about its axes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def initialize_model_parallel(
     order: str = "tp-cp-ep-dp-pp",
     **others: Any,
 ) -> None:
-    """Arrange the ranks in a mesh; what is left is data parallelism.
+    """Arrange the ranks in a mesh; the remaining factor is data parallelism.
 
-    The virtual pipeline size is an affair of the schedule here. Raises NotImplementedError for
-    experts and for arguments that this package has no meaning for, ValueError as
-    horoscale.torch.parallel.init().
+    The virtual pipeline size is a property of the schedule here. Raises NotImplementedError for
+    experts and for arguments that this package does not support, and ValueError as
+    horoscale.torch.parallel.init() does.
     """
     given = {name: value for name, value in others.items() if value not in (None, False, 1)}
     if expert_model_parallel_size != 1 or given:
@@ -68,7 +68,7 @@ def get_tensor_model_parallel_rank() -> int:
 
 
 def get_tensor_model_parallel_src_rank() -> int:
-    """Return the global rank that is the first in this rank's group of tensor parallelism."""
+    """Return the global rank of the first rank in this rank's tensor-parallel group."""
     return current_mesh().tp.ranks[0]
 
 
@@ -98,12 +98,12 @@ def get_pipeline_model_parallel_last_rank() -> int:
 
 
 def get_pipeline_model_parallel_next_rank() -> int:
-    """Return the global rank of the next stage; after the last comes the first."""
+    """Return the global rank of the next stage; the first one follows the last."""
     return current_mesh().pp.next
 
 
 def get_pipeline_model_parallel_prev_rank() -> int:
-    """Return the global rank of the stage before; before the first comes the last."""
+    """Return the global rank of the previous stage; the last one precedes the first."""
     return current_mesh().pp.prev
 
 
@@ -118,7 +118,7 @@ def is_pipeline_last_stage() -> bool:
 
 
 def get_data_parallel_group(with_context_parallel: bool = False) -> Axis:
-    """Return the axis of data parallelism, or that of it and context parallelism."""
+    """Return the axis of data parallelism, or of data and context parallelism together."""
     return current_mesh()["dp", "cp"] if with_context_parallel else current_mesh().dp
 
 
@@ -148,5 +148,5 @@ def get_context_parallel_rank() -> int:
 
 
 def get_model_parallel_group() -> Axis:
-    """Return the axis of all ranks that have parts of one replica of the model."""
+    """Return the axis of all ranks with parts of one replica of the model."""
     return current_mesh()["tp", "pp"]

@@ -1,7 +1,7 @@
 """megatron.core.tensor_parallel: mappings, layers, cross entropy, and random numbers.
 
 The sequence is the first dimension. Layers return (output, bias) as Megatron's do, where the bias
-is None. Their `config` is any object, of which `sequence_parallel` and `params_dtype` count.
+is None. `config` may be any object; only `sequence_parallel` and `params_dtype` are used.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ def _tp(group: Any) -> par.Axis:
 
 
 def copy_to_tensor_model_parallel_region(input_: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Do nothing; the gradients are added up."""
+    """Return the input. The gradients are summed."""
     return par.copy_to(input_, _tp(group))
 
 
 def reduce_from_tensor_model_parallel_region(
     input_: torch.Tensor, group: Any = None
 ) -> torch.Tensor:
-    """Add up the ranks' tensors; the gradient is the rank's own."""
+    """Return the sum of the ranks' tensors. The gradient is the rank's own."""
     return par.reduce_from(input_, _tp(group))
 
 
 def scatter_to_tensor_model_parallel_region(
     input_: torch.Tensor, group: Any = None
 ) -> torch.Tensor:
-    """Return this rank's part of the last dimension; the gradients are joined."""
+    """Return this rank's part of the last dimension. The gradients are joined."""
     return par.scatter_to(input_, _tp(group))
 
 
 def gather_from_tensor_model_parallel_region(
     input_: torch.Tensor, group: Any = None
 ) -> torch.Tensor:
-    """Join the parts of the last dimension; the gradient is the rank's part."""
+    """Join the parts of the last dimension. The gradient is the rank's part."""
     return par.gather_from(input_, _tp(group))
 
 
 def scatter_to_sequence_parallel_region(input_: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Return this rank's part of the first dimension; the gradients are joined."""
+    """Return this rank's part of the first dimension. The gradients are joined."""
     return par.sequence_scatter(input_, _tp(group))
 
 
 def gather_from_sequence_parallel_region(
     input_: torch.Tensor, tensor_parallel_output_grad: bool = True, group: Any = None
 ) -> torch.Tensor:
-    """Join the parts of the first dimension; the gradients are added up, if they differ."""
+    """Join the parts of the first dimension. The gradients are summed, if they differ."""
     gather = par.sequence_gather if tensor_parallel_output_grad else par.gather_from
     return gather(input_, _tp(group), 0)
 
@@ -65,31 +65,31 @@ def gather_from_sequence_parallel_region(
 def reduce_scatter_to_sequence_parallel_region(
     input_: torch.Tensor, group: Any = None
 ) -> torch.Tensor:
-    """Return this rank's part of the sum; the gradients are joined."""
+    """Return this rank's part of the sum. The gradients are joined."""
     return par.sequence_reduce_scatter(input_, _tp(group))
 
 
 def all_to_all_sp2hp(input_: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Return (all tokens, own features) of (own tokens, all features)."""
+    """Convert (own tokens, all features) to (all tokens, own features)."""
     return par.all_to_all(input_, _tp(group), scatter_dim=1, gather_dim=0)
 
 
 def all_to_all_hp2sp(input_: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Return (own tokens, all features) of (all tokens, own features)."""
+    """Convert (all tokens, own features) to (own tokens, all features)."""
     return par.all_to_all(input_, _tp(group), scatter_dim=0, gather_dim=1)
 
 
 def vocab_parallel_cross_entropy(
     vocab_parallel_logits: torch.Tensor, target: torch.Tensor, label_smoothing: float = 0.0
 ) -> torch.Tensor:
-    """Return the loss of each token; all ranks have the logits of equally many words."""
+    """Return the loss of each token. All ranks must have logits for equal numbers of words."""
     return par.vocab_parallel_cross_entropy(
         vocab_parallel_logits, target, _tp(None), label_smoothing, reduction="none"
     )
 
 
 class ColumnParallelLinear(par.ColumnParallelLinear):
-    """A linear layer of which each rank computes some features of the output."""
+    """A linear layer whose output features are divided among the ranks."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ColumnParallelLinear(par.ColumnParallelLinear):
         skip_bias_add: bool = False,
         tp_group: Any = None,
     ) -> None:
-        """Make this rank's shard. NotImplementedError for a bias that is to be returned."""
+        """Create this rank's shard. Raises NotImplementedError if the bias is to be returned."""
         _refuse_skipped_bias(skip_bias_add)
         super().__init__(
             input_size,
@@ -122,7 +122,7 @@ class ColumnParallelLinear(par.ColumnParallelLinear):
 
 
 class RowParallelLinear(par.RowParallelLinear):
-    """A linear layer of which each rank has some features of the input."""
+    """A linear layer whose input features are divided among the ranks."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RowParallelLinear(par.RowParallelLinear):
         skip_bias_add: bool = False,
         tp_group: Any = None,
     ) -> None:
-        """Make this rank's shard. NotImplementedError for a bias that is to be returned."""
+        """Create this rank's shard. Raises NotImplementedError if the bias is to be returned."""
         _refuse_skipped_bias(skip_bias_add)
         super().__init__(
             input_size,
@@ -156,7 +156,7 @@ class RowParallelLinear(par.RowParallelLinear):
 
 
 class VocabParallelEmbedding(par.VocabParallelEmbedding):
-    """An embedding of which each rank has some words."""
+    """An embedding whose words are divided among the ranks."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class VocabParallelEmbedding(par.VocabParallelEmbedding):
         config: Any = None,
         tp_group: Any = None,
     ) -> None:
-        """Make this rank's rows of the table."""
+        """Create this rank's rows of the table."""
         super().__init__(
             num_embeddings,
             embedding_dim,
@@ -180,7 +180,7 @@ class VocabParallelEmbedding(par.VocabParallelEmbedding):
 
 
 def _begin(module: nn.Module, init_method: Init | None) -> None:
-    """Draw a weight anew as the program wants it, each rank its own; a bias begins as zeros."""
+    """Initialize a weight as requested, each rank its own; set a bias to zeros."""
     weight, bias = module.weight, getattr(module, "bias", None)
     assert isinstance(weight, torch.Tensor)
     if init_method is not None:
@@ -196,10 +196,10 @@ def _refuse_skipped_bias(skip_bias_add: bool) -> None:
 
 
 class _Tracker:
-    """Megatron's tracker of random states, of which there are none here: see rng.fork()."""
+    """Replaces Megatron's tracker of random states; see rng.fork()."""
 
     def fork(self, name: str = "model-parallel-rng") -> AbstractContextManager[None]:
-        """Have numbers that differ along tp; the name does not matter."""
+        """Use random numbers that differ along tp; the name is ignored."""
         return rng.fork(par.current_mesh().tp)
 
 
@@ -207,10 +207,10 @@ _tracker = _Tracker()
 
 
 def get_cuda_rng_tracker() -> _Tracker:
-    """Return what has fork()."""
+    """Return an object with fork()."""
     return _tracker
 
 
 def model_parallel_cuda_manual_seed(seed: int) -> None:
-    """Seed torch alike on the ranks of tp, and differently elsewhere."""
+    """Seed torch equally on the ranks of tp, and differently on all others."""
     rng.seed(seed)

@@ -1,4 +1,4 @@
-"""Stands in for Horovod: `import horovod.torch as hvd` gives horoscale.torch."""
+"""Replaces Horovod: `import horovod.torch as hvd` imports horoscale.torch."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["__version__", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: a rank needs no launcher.
+    # Lazily: ranks do not need the launcher.
     if name == "run":
         from horoscale import run
 

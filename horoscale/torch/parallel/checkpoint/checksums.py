@@ -1,9 +1,9 @@
-"""Checksums of what a checkpoint's files have, in a file beside them.
+"""Checksums of the data in a checkpoint's files, stored in a separate file.
 
     checksums.json    {"__0_0.distcp": [[offset, length, CRC-32], …], …}
 
-torch.distributed.checkpoint knows nothing of it, and reads the rest. What others have written has
-none, and is not verified.
+torch.distributed.checkpoint ignores this file. Checkpoints written by other software have no
+checksums and are not verified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sums = dict["tuple[str, int, int]", int]  # by file, offset and length
 
 
 def compute(folder: Path, parts: Iterable[tuple[str, int, int]]) -> Sums:
-    """Return the checksums of parts of files, which are given by file, offset and length."""
+    """Return the checksums of parts of files, given by file, offset and length."""
     found: Sums = {}
     by_file: dict[str, list[tuple[int, int]]] = {}
     for name, offset, length in dict.fromkeys(parts):
@@ -41,7 +41,7 @@ def compute(folder: Path, parts: Iterable[tuple[str, int, int]]) -> Sums:
 
 
 def write(folder: Path, sums: Mapping[tuple[str, int, int], int]) -> None:
-    """Write the checksums of all ranks' files, through to the disk."""
+    """Write the checksums of all ranks' files and sync them to disk."""
     content: dict[str, list[tuple[int, int, int]]] = {}
     for (name, offset, length), value in sums.items():
         content.setdefault(name, []).append((offset, length, value))
@@ -49,7 +49,7 @@ def write(folder: Path, sums: Mapping[tuple[str, int, int], int]) -> None:
 
 
 def read(folder: Path) -> Sums | None:
-    """Return the checksums of a checkpoint; None where it has none.
+    """Return the checksums of a checkpoint, or None if it has none.
 
     Raises CheckpointError if they are damaged.
     """
@@ -68,9 +68,9 @@ def read(folder: Path) -> Sums | None:
 
 
 def verify(folder: Path, sums: Sums, parts: Mapping[tuple[str, int, int], str]) -> None:
-    """Compare parts of files with their checksums; `parts` says what each of them is.
+    """Compare parts of files with their checksums; `parts` maps each to its description.
 
-    Raises CheckpointError, which names file and part, where they differ or one is not known.
+    Raises CheckpointError, which names the file and the part, if a checksum differs or is missing.
     """
     for part, value in compute(folder, parts).items():
         if sums.get(part) != value:

@@ -1,4 +1,4 @@
-"""What a rank contributes to a checkpoint: tensors, in part or whole, and other values."""
+"""A rank's contribution to a checkpoint: tensors, whole or in part, and other values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Held:
     """This rank's part of a tensor of the checkpoint.
 
     Attributes:
-        keys: its keys in the checkpoint; those after the first one are other names for the same.
-        shape: of the whole tensor.
-        dtype: its element type.
-        pieces: what this rank has of it.
-        stage: the stage that it belongs to: other stages may not have something of that name.
-        is_tied: except if it is tied.
-        first_only: the ranks that have it need not have the same values: the first one's count.
+        keys: its keys in the checkpoint. Those after the first are aliases.
+        shape: the shape of the whole tensor.
+        dtype: its dtype.
+        pieces: this rank's pieces of it.
+        stage: its pipeline stage. Another stage must not use the same name.
+        is_tied: whether it is tied, so that several stages may use its name.
+        first_only: whether only the first rank's values are saved, because they may differ.
     """
 
     keys: list[str]
@@ -51,7 +51,7 @@ class Held:
 
 @dataclass
 class Value:
-    """Something else than a tensor, that the first rank which has it writes."""
+    """A value that is not a tensor, written by the first rank that has it."""
 
     keys: list[str]
     value: Any
@@ -59,7 +59,7 @@ class Value:
 
 @dataclass
 class Contents:
-    """All that a rank has."""
+    """Everything that a rank contributes."""
 
     tensors: list[Held] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Contents:
 def model_contents(
     model: Model, names: StageNames | None, ranks: Ranks, prefix: str = MODEL
 ) -> list[Held]:
-    """Return the tensors of a model; errors as tensors_of()."""
+    """Return the tensors of a model. Raises the errors of tensors_of()."""
     return [
         Held(
             [prefix + name for name in one.names],
@@ -91,11 +91,11 @@ def contents_of(
     rng: bool,
     ranks: Ranks,
 ) -> Contents:
-    """Return what a rank has of all that is to be saved.
+    """Return this rank's part of everything to be saved.
 
     Raises:
-        ValueError, TypeError: as tensors_of() and slots_of(), and where something is no value that
-            can be loaded without running code.
+        ValueError, TypeError: as in tensors_of() and slots_of(), and for a value that cannot be
+            loaded without running code.
     """
     contents = Contents(model_contents(model, names, ranks))
     if optimizer is not None:
@@ -111,14 +111,14 @@ def contents_of(
 
 
 def rng_key(coordinates: Mapping[str, int]) -> str:
-    """Return the key of the random numbers of these coordinates; tp's ranks have the same."""
+    """Return the key of the random states at these coordinates. Ranks of tp share it."""
     return RNG + ",".join(
         f"{name}={at}" for name, at in sorted(coordinates.items()) if name != "tp"
     )
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Return the states of this rank's generators: of the CPU, and of the GPU if there is one."""
+    """Return the states of this rank's generators: the CPU's and, if there is one, the GPU's."""
     key = rng_key(ranks.place)
     states = {f"{key}.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -145,16 +145,16 @@ def _add_slot(contents: Contents, slot: Slot) -> None:
 
 
 def _of_first(key: str, tensor: torch.Tensor) -> Held:
-    """Return a tensor that is whole on each rank which has it; the first one's counts."""
+    """Return a replicated tensor, of which the first rank's values are saved."""
     layout = Layout.of_whole(tensor.shape)
     pieces = layout.pieces(tensor)
     return Held([key], layout.whole, tensor.dtype, pieces, first_only=True)
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Raise TypeError for what could only be loaded by unpickling whatever is there.
+    """Raise TypeError for a value that could only be loaded by unpickling arbitrary objects.
 
-    Subclasses are other types: loaded, they would be something else.
+    Instances of subclasses are rejected, because they would be loaded as the base class.
     """
     if type(value) in (dict, OrderedDict):
         for key, one in value.items():

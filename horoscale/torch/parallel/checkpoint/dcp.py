@@ -1,7 +1,7 @@
-"""Reads and writes files of torch.distributed.checkpoint's format, by its own reader and writer.
+"""Reads and writes files in the format of torch.distributed.checkpoint, with its reader and writer.
 
-Each rank writes one file of tensors and values, the first one also `.metadata`. There is no process
-group.
+Each rank writes one file of tensors and values; the first rank also writes `.metadata`. No process
+group is needed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from horoscale.torch.parallel.checkpoint.layout import Box, Extents, Piece
 from horoscale.torch.parallel.checkpoint.sharing import Tensor, Work
 from horoscale.torch.parallel.offload.direct import bytes_of
 
-# Tensors by key and where their part begins; serialized values by key.
+# Tensors by key and offset of their part; serialized values by key.
 Data = Mapping["tuple[str, Extents]", torch.Tensor]
 Values = Mapping[str, bytes]
 
 
 class _SavePlanner(DefaultSavePlanner):
-    """Gives the writer the data of its items."""
+    """Provides the data of the writer's items."""
 
     def __init__(self, data: Data, values: Values) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ class _SavePlanner(DefaultSavePlanner):
         assert index.offset is not None
         values = self._data[index.fqn, tuple(index.offset)]
         if values.is_cpu and values.is_contiguous():
-            return _alone(values)  # they outlive the writer
+            return _alone(values)  # the buffer outlives the writer
         return values.cpu().contiguous()
 
 
 class _LoadPlanner(DefaultLoadPlanner):
-    """Takes the data of the reader's items."""
+    """Receives the data of the reader's items."""
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
         super().__init__()
@@ -90,17 +90,17 @@ class _LoadPlanner(DefaultLoadPlanner):
         return Box(tuple(read_item.dest_offsets), tuple(read_item.lengths)).of(tensor)
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Do nothing: the reader has copied into what resolve_tensor() gave it."""
+        """Do nothing: the reader has already copied into the tensor from resolve_tensor()."""
 
 
 def write(
     folder: Path, rank: int, data: Data, values: Values, work: Work
 ) -> tuple[list[WriteResult], Sums]:
-    """Write what a rank is to write into its file, through to the disk.
+    """Write this rank's file and sync it to disk.
 
-    Returns where it is, and the checksums.
+    Returns the location of the data, and the checksums.
 
-    Raises OSError if it can't be written.
+    Raises OSError if the file cannot be written.
     """
     if not folder.is_dir():
         raise CheckpointError(
@@ -111,7 +111,7 @@ def write(
     if not items:
         return [], {}
     writer = FileSystemWriter(folder)
-    # The writer numbers plans by ranks, and names files by these numbers.
+    # The writer numbers the plans by rank, and names the files by these numbers.
     plans = writer.prepare_global_plan([SavePlan([])] * rank + [SavePlan(items)])
     results = writer.write_data(plans[rank], _SavePlanner(data, values)).wait()
     return results, checksums.compute(folder, [_place_of(one.storage_data) for one in results])
@@ -124,9 +124,9 @@ def finish(
     sums: Sums,
     same: Mapping[str, str],
 ) -> None:
-    """Write the metadata and checksums of what all ranks have written, through to the disk.
+    """Write the metadata and checksums of all ranks' files and sync them to disk.
 
-    `same` says of keys of values which other one's bytes they have.
+    `same` maps keys of values to the key under which the same bytes were written.
     """
     checksums.write(folder, sums)
     tensors = {key: tensor for tensor in work.tensors.values() for key in tensor.keys}
@@ -139,7 +139,7 @@ def finish(
     items += [WriteItem(MetadataIndex(key), WriteItemType.BYTE_IO) for key in keys]
     _, metadata = create_default_global_save_plan([SavePlan(items)])
     for key, tensor in tensors.items():
-        # What has no elements has no tiles.
+        # Empty tensors have no tiles.
         metadata.state_dict_metadata.setdefault(
             key,
             TensorStorageMetadata(
@@ -161,7 +161,7 @@ def finish(
 
 
 class Reader:
-    """Reads a checkpoint whose metadata is known."""
+    """Reads a checkpoint with known metadata."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         """Read from `folder`."""
@@ -177,19 +177,19 @@ class Reader:
         return list(self._metadata.state_dict_metadata)
 
     def tensor(self, key: str) -> tuple[Extents, torch.dtype] | None:
-        """Return shape and element type of a tensor; None for what is none, or not there."""
+        """Return the shape and dtype of a tensor; None if it is missing or not a tensor."""
         found = self._metadata.state_dict_metadata.get(key)
         if not isinstance(found, TensorStorageMetadata):
             return None
         return tuple(found.size), found.properties.dtype
 
     def read(self, pieces: Mapping[str, Sequence[Piece]], values: Sequence[str]) -> dict[str, Any]:
-        """Fill pieces of tensors with what the checkpoint has for them; return other values.
+        """Fill pieces of tensors from the checkpoint, and return other values.
 
-        Of the files it reads the parts that the pieces need.
+        Only the parts of files that the pieces need are read.
 
         Raises:
-            CheckpointError: as check(), or a file is damaged.
+            CheckpointError: as in check(), or a file is damaged.
         """
         by_file = self.check(pieces, values)
         planner = _LoadPlanner(pieces)
@@ -197,14 +197,14 @@ class Reader:
             self._verify(items)
             try:
                 self._reader.read_data(LoadPlan(items), planner)
-            except Exception as error:  # torch.load promises no kinds
+            except Exception as error:  # torch.load documents no exception types
                 keys = sorted({item.storage_index.fqn for item in items})
                 raise CheckpointError(
                     f"{self._folder / name} is damaged; it has {', '.join(keys[:3])}: "
                     f"{type(error).__name__}: {error}"
                 ) from error
         same = self._same_bytes(values)
-        # Each its own: who had equal lists may change one of them.
+        # Return separate objects, so that a change of one list does not affect an equal one.
         return {
             key: planner.values[read] if key == read else copy.deepcopy(planner.values[read])
             for key, read in same.items()
@@ -213,10 +213,10 @@ class Reader:
     def check(
         self, pieces: Mapping[str, Sequence[Piece]], values: Sequence[str]
     ) -> dict[str, list[ReadItem]]:
-        """Return what is to be read for these, by file.
+        """Return the parts of files to read, by file.
 
-        Raises CheckpointError if a file is missing or shorter than it should be, or no file has
-        a part of a tensor.
+        Raises CheckpointError if a file is missing or truncated, or a part of a tensor is in no
+        file.
         """
         for key, parts in pieces.items():
             self._check_covered(key, parts)
@@ -231,7 +231,7 @@ class Reader:
         return by_file
 
     def bytes_of(self, pieces: Mapping[str, Sequence[Piece]]) -> int:
-        """Return how many bytes of files must be read for these pieces."""
+        """Return the number of bytes to read from files for these pieces."""
         infos = self._metadata.storage_data
         return sum(infos[item.storage_index].length for item in self._items(pieces, ()))
 
@@ -241,7 +241,7 @@ class Reader:
         items = []
         for key, parts in pieces.items():
             found = self._metadata.state_dict_metadata[key]
-            assert isinstance(found, TensorStorageMetadata)  # as tensor() has said
+            assert isinstance(found, TensorStorageMetadata)  # tensor() has checked it
             chunks = [_chunk(part.box) for part in parts]
             items += create_read_items_for_chunk_list(key, found, chunks)
         nothing = torch.Size([0])
@@ -251,7 +251,7 @@ class Reader:
         return items
 
     def _same_bytes(self, values: Sequence[str]) -> dict[str, str]:
-        """Return, for each key of a value, the one that is read for all that have its bytes."""
+        """Map each key of a value to the key that is read for all values with the same bytes."""
         first: dict[tuple[str, int], str] = {}
         same = {}
         for key in values:
@@ -303,17 +303,17 @@ class Reader:
 
 
 def serialized(value: Any) -> bytes:
-    """Return a value as the format has it."""
+    """Return a value as serialized in this format."""
     stream = io.BytesIO()
     torch.save(value, stream)
     return stream.getvalue()
 
 
 def _alone(values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same memory, whose storage is that and no more.
+    """Return a tensor that shares the memory, with a storage of exactly this size.
 
-    The values are to outlive it. The writer copies what is a part of a larger storage, and keeps
-    all copies until its end.
+    The values must outlive it. The writer copies a tensor that is a part of a larger storage, and
+    keeps all copies until it is done.
     """
     if values.numel() == 0:
         return values
@@ -348,6 +348,6 @@ def _place_of(info: Any) -> tuple[str, int, int]:
 
 
 def _path_of(key: str) -> tuple[str, ...]:
-    """Return where a value is in nested dictionaries, as torch flattens them."""
+    """Return the path of a value in nested dictionaries, as torch flattens them."""
     first, dot, rest = key.partition(".")
     return (first, rest) if dot else (first,)

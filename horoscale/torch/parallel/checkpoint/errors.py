@@ -1,4 +1,4 @@
-"""CheckpointError: what can't be saved or loaded."""
+"""CheckpointError: a checkpoint cannot be saved or loaded."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Parameters that are divided by their elements (ZeRO): what this rank owns of them.
+"""Parameters that are divided by elements (ZeRO): the ranges that this rank owns.
 
-These are described by what they have, so that whatever divides parameters so can be saved.
+Protocols describe them, so that any implementation of such a division can be saved.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import nn
 from horoscale.torch.parallel.checkpoint.layout import Layout
 from horoscale.torch.parallel.checkpoint.model_tensor import ModelTensor
 
-_ATTRIBUTE = "_horoscale_zero"  # of a module that is divided so
+_ATTRIBUTE = "_horoscale_zero"  # of a module with such parameters
 
 
 class Owned(Protocol):
-    """A range of a parameter's elements, and where it lies in this rank's memory."""
+    """A range of a parameter's elements, and its location in this rank's memory."""
 
     @property
     def name(self) -> str:
@@ -31,19 +31,19 @@ class Owned(Protocol):
 
     @property
     def end(self) -> int:
-        """The element after the last one."""
+        """The end of the range (exclusive)."""
 
     @property
     def offset(self) -> int:
-        """Where the first one lies in the memory."""
+        """The offset of the first element in the memory."""
 
 
 class FlatShards(Protocol):
-    """Parameters end to end, of which this rank owns a part.
+    """Concatenated parameters, of which this rank owns a part.
 
     Attributes:
         parameters: the parameters.
-        places: their names, as `owned()` has them, in the same order.
+        places: their names, as in `owned()`, in the same order.
         master: the memory of this rank's part.
     """
 
@@ -52,7 +52,7 @@ class FlatShards(Protocol):
     master: torch.Tensor
 
     def owned(self) -> Iterable[Owned]:
-        """What this rank owns."""
+        """The ranges that this rank owns."""
 
 
 class Sharded(Protocol):
@@ -62,15 +62,15 @@ class Sharded(Protocol):
     frozen: list[FlatShards]
 
     def publish(self) -> None:
-        """Let all ranks have the masters' values. Collective."""
+        """Send the values of the masters to all ranks. Collective."""
 
 
 class Run(Protocol):
-    """A tensor of an optimizer, which is a part of a master.
+    """An optimizer's tensor that is a part of a master.
 
     Attributes:
-        begin: where it begins in it.
-        owned: what it has of parameters.
+        begin: its offset in the master.
+        owned: the ranges of parameters in it.
         tensor: the tensor that the optimizer has.
     """
 
@@ -80,18 +80,18 @@ class Run(Protocol):
 
 
 def sharded_in(module: nn.Module) -> list[Sharded]:
-    """Return the shards of a module and of those in it."""
+    """Return the shards of a module and of its submodules."""
     return [one.__dict__[_ATTRIBUTE] for one in module.modules() if _ATTRIBUTE in one.__dict__]
 
 
 def publish(module: nn.Module) -> None:
-    """Let all ranks have what was loaded. Collective if anything is divided so."""
+    """Send loaded values to all ranks. Collective if the module has divided parameters."""
     for one in sharded_in(module):
         one.publish()
 
 
 def as_owned(module: nn.Module, tensors: Sequence[ModelTensor]) -> list[ModelTensor]:
-    """Return the tensors of a module, those that are divided so as what this rank owns of them."""
+    """Return the tensors of a module, with this rank's ranges of those that are divided."""
     ranges: dict[int, tuple[torch.Tensor, int, int]] = {}
     for sharded in sharded_in(module):
         for shards in (*sharded.trained, *sharded.frozen):
@@ -112,7 +112,7 @@ def as_owned(module: nn.Module, tensors: Sequence[ModelTensor]) -> list[ModelTen
 
 
 def by_name(shards: FlatShards) -> dict[str, nn.Parameter]:
-    """Return the parameters of shards by their names."""
+    """Return the parameters of shards by name."""
     return {
         place.name: parameter
         for place, parameter in zip(shards.places, shards.parameters, strict=True)
@@ -120,10 +120,10 @@ def by_name(shards: FlatShards) -> dict[str, nn.Parameter]:
 
 
 class RunState(MutableMapping[str, Any]):
-    """What an optimizer keeps for the elements of one parameter, in what it keeps for a run."""
+    """An optimizer's state for one parameter, within its state for a run."""
 
     def __init__(self, optimizer: Any, run: Run, owned: Owned) -> None:
-        """Show the elements of `owned`."""
+        """Create a view of the elements of `owned`."""
         self._optimizer = optimizer
         self._run = run
         self._tensor = run.tensor
@@ -161,9 +161,9 @@ class RunState(MutableMapping[str, Any]):
         return len(self._state)
 
     def memory(self, key: str, dtype: torch.dtype) -> torch.Tensor | None:
-        """Return where a tensor of the parameter's elements will be, if it is on a disk.
+        """Return the memory of a state tensor for the parameter's elements, if it is offloaded.
 
-        What is read to there has not to be in memory at once, with all others.
+        Values are then read directly into it, not all of them into memory at once.
         """
         whole = self._on_disk(key, dtype)
         return None if whole is None else whole[self._range]
@@ -182,5 +182,5 @@ class RunState(MutableMapping[str, Any]):
 
 
 def layout_of(layout: Layout, owned: Owned) -> Layout:
-    """Return the layout of what a run has of a parameter that has a layout."""
+    """Return the layout of a run's part of a parameter with this layout."""
     return replace(layout, flat=None).of_range(owned.begin, owned.end)

@@ -1,4 +1,4 @@
-"""The folders of checkpoints: numbered, each made beside its place and renamed when it is whole.
+"""The folders of checkpoints: written under a temporary name and renamed when complete.
 
 DIR/checkpoint-000000000042/    .metadata, __0_0.distcp, __1_0.distcp …
 """
@@ -22,13 +22,13 @@ _log = logging.getLogger("horoscale")
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
-    """Return the newest checkpoint in a directory; None where there is none."""
+    """Return the newest checkpoint in a directory, or None."""
     found = _all(Path(directory))
     return found[-1] if found else None
 
 
 def find(directory: Path) -> Path:
-    """Return the newest checkpoint in a directory, or the directory if it is one itself.
+    """Return the newest checkpoint in a directory, or the directory if it is a checkpoint.
 
     Raises CheckpointError if there is none.
     """
@@ -41,11 +41,11 @@ def find(directory: Path) -> Path:
 
 
 def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
-    """Make the folder in which a checkpoint is written; return it, and what it will become.
+    """Create the folder in which a checkpoint is written; return it, and its final name.
 
-    What earlier processes have left is removed: one job at a time writes in a directory. Raises
-    ValueError if there is a checkpoint of this step or it is negative, OSError if it can't be
-    made.
+    Leftovers of earlier processes are removed, since only one job at a time writes to a directory.
+    Raises ValueError if a checkpoint of this step exists or the step is negative, and OSError if
+    the folder cannot be created.
     """
     if step is not None and step < 0:
         raise ValueError(f"step={step}: checkpoints are numbered from 0 on")
@@ -64,20 +64,20 @@ def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
 
 
 def finish(beside: Path, place: Path, keep: int | None) -> None:
-    """Give a checkpoint that is whole its place, and remove others: so that `keep` remain.
+    """Rename a complete checkpoint to its final name, and remove others so that `keep` remain.
 
-    These are this one, whatever its number, and the newest of the others: a training that continues
-    from an older one has smaller numbers than what is there.
+    It keeps this one, whatever its number, and the newest of the others. Training that resumes
+    from an older checkpoint writes lower numbers than existing ones.
     """
     _give_place(beside, place)
     if keep is not None:
         others = [one for one in _all(place.parent) if one != place]
         for old in others[: max(0, len(others) - keep + 1)]:
-            # Renamed first, so that what is half removed is no checkpoint.
+            # Renamed first, so that a partly removed folder is not taken for a checkpoint.
             gone = old.with_name(f".{old.name}.{secrets.token_hex(4)}")
             try:
                 os.rename(old, gone)
-            except OSError as error:  # the new one is in its place nevertheless
+            except OSError as error:  # the new checkpoint is complete nevertheless
                 _log.warning("the checkpoint %s could not be removed: %s", old, error)
                 continue
             shutil.rmtree(gone, ignore_errors=True)
@@ -94,7 +94,7 @@ def _all(directory: Path) -> list[Path]:
 
 
 def _is_ours(place: Path) -> bool:
-    """Tell it from what others name so: the Trainer of transformers makes "checkpoint-500"."""
+    """Return whether this package wrote it: transformers' Trainer creates "checkpoint-500"."""
     number = place.name.removeprefix(_PREFIX)
     return number.isdecimal() and len(number) >= _DIGITS
 

@@ -1,6 +1,6 @@
-"""Which part of a whole tensor a rank holds: boxes of it, and where they are in the rank's memory.
+"""Which part of a whole tensor a rank holds: boxes, and their location in the rank's memory.
 
-A rank may hold a range of a dimension (tensor parallelism), several of them (queries, keys and
+A rank may hold a range of a dimension (tensor parallelism), several ranges (queries, keys and
 values in one matrix), or a range of the flattened tensor. All of these are boxes: blocks of
 consecutive indices in each dimension.
 """
@@ -21,23 +21,23 @@ Extents: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Box:
-    """A block of a tensor: where it begins, and its extents."""
+    """A block of a tensor: its offset and its extents."""
 
     offsets: Extents
     sizes: Extents
 
     @classmethod
     def of_all(cls, shape: Sequence[int]) -> Box:
-        """Return the box that is a whole tensor."""
+        """Return the box that covers a whole tensor."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return prod(self.sizes)
 
     def intersection(self, other: Box) -> Box | None:
-        """Return what two boxes of one tensor have in common; None if that is nothing."""
+        """Return the intersection of two boxes of a tensor, or None if it is empty."""
         begins = tuple(map(max, self.offsets, other.offsets))
         ends = map(min, self.ends, other.ends)
         sizes = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
@@ -45,11 +45,11 @@ class Box:
 
     @property
     def ends(self) -> Extents:
-        """Where it ends in each dimension."""
+        """The end in each dimension (exclusive)."""
         return tuple(map(sum, zip(self.offsets, self.sizes, strict=True)))
 
     def without(self, other: Box) -> list[Box]:
-        """Return boxes that are what this one has and another one has not."""
+        """Return boxes that cover this one without the other."""
         common = self.intersection(other)
         if common is None:
             return [self]
@@ -71,18 +71,18 @@ class Box:
         return found
 
     def moved(self, begin: Sequence[int], to: Sequence[int]) -> Box:
-        """Return the box of the same extents that is to `to` as this one is to `begin`."""
+        """Return this box, moved from coordinates relative to `begin` to those relative to `to`."""
         offsets = (own - a + b for own, a, b in zip(self.offsets, begin, to, strict=True))
         return replace(self, offsets=tuple(offsets))
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this part of a tensor: a view."""
+        """Return this part of a tensor as a view."""
         for dim, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=True)):
             tensor = tensor.narrow(dim, offset, size)
         return tensor
 
     def tiles(self, max_numel: int) -> list[Box]:
-        """Cut it into boxes of at most so many elements, by halving the largest dimension."""
+        """Split it into boxes of at most `max_numel` elements, by halving the largest dimension."""
         if self.numel <= max_numel or self.numel == 1:
             return [self]
         dim = max(range(len(self.sizes)), key=lambda one: self.sizes[one])
@@ -99,7 +99,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of a whole tensor, and this rank's memory for it: a tensor of the box's extents."""
+    """A box of a whole tensor, and this rank's memory for it, a tensor with the box's extents."""
 
     box: Box
     tensor: torch.Tensor
@@ -107,16 +107,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor of a rank is part of a whole one.
+    """The relation between a rank's tensor and the whole tensor.
 
     Attributes:
         whole: the shape of the whole tensor.
         local: the shape of this rank's shard.
-        places: boxes of the shard, and where each begins in the whole tensor.
-        flat: None, or the range of the flattened shard that is all that the rank has, in one
-            dimension: for optimizers that divide it further.
-        is_transposed: whether the whole tensor has the two dimensions of all this the other way
-            round.
+        places: boxes of the shard, and the offset of each in the whole tensor.
+        flat: the range of the flattened shard that the rank holds, as a 1-d tensor, for optimizers
+            that divide it further. None: it holds all of the shard.
+        is_transposed: whether the whole tensor is transposed with respect to all of these.
     """
 
     whole: Extents
@@ -127,15 +126,15 @@ class Layout:
 
     @classmethod
     def of_whole(cls, shape: Sequence[int]) -> Layout:
-        """Return the layout of a tensor that is whole on this rank."""
+        """Return the layout of a tensor that this rank holds in full."""
         box = Box.of_all(shape)
         return cls(box.sizes, box.sizes, ((box, box.offsets),))
 
     @classmethod
     def of_shard(cls, shard: Shard, local: Sequence[int]) -> Layout:
-        """Return the layout of a divided parameter, of which this rank has so much.
+        """Return the layout of a divided parameter whose shard has the shape `local`.
 
-        Raises ValueError if that is not what the division gives it.
+        Raises ValueError if the division gives this rank another shape.
         """
         if shard.dim is None:
             return cls.of_whole(local)
@@ -157,24 +156,24 @@ class Layout:
         return cls(tuple(whole), tuple(local), tuple(places))
 
     def of_range(self, begin: int, end: int) -> Layout:
-        """Return the layout of a range of the flattened shard, as a tensor of one dimension."""
+        """Return the layout of a range of the flattened shard, as a 1-d tensor."""
         if not 0 <= begin <= end <= prod(self.local):
             raise ValueError(f"the range {begin} to {end} is none of a shard of {self.local}")
         return replace(self, flat=(begin, end))
 
     def transposed(self) -> Layout:
-        """Return the layout of the same memory in a whole tensor that is the transpose."""
+        """Return the layout of the same memory within the transposed whole tensor."""
         return replace(self, whole=self.whole[::-1], is_transposed=not self.is_transposed)
 
     @property
     def shape(self) -> Extents:
-        """The shape of what the rank has."""
+        """The shape of the rank's tensor."""
         return self.local if self.flat is None else (self.flat[1] - self.flat[0],)
 
     def pieces(self, tensor: torch.Tensor) -> list[Piece]:
-        """Return the boxes of the whole that are in a tensor, as views of it.
+        """Return the boxes of the whole tensor that a tensor holds, as views of it.
 
-        Raises ValueError if the tensor has another shape than the layout.
+        Raises ValueError if the tensor does not have the layout's shape.
         """
         if tuple(tensor.shape) != self.shape:
             raise ValueError(f"it has the shape {tuple(tensor.shape)}, and not {self.shape}")
@@ -192,7 +191,7 @@ class Layout:
         return found
 
     def _held(self, tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
-        """Yield the boxes of the shard that the rank has, with views of the tensor."""
+        """Yield the boxes of the shard that the rank holds, with views of the tensor."""
         if self.flat is None:
             yield Box.of_all(self.local), tensor
             return
@@ -203,7 +202,7 @@ class Layout:
 
 
 def boxes_of_range(shape: Sequence[int], begin: int, end: int) -> list[Box]:
-    """Return boxes of a tensor that are, one after the other, a range of it flattened."""
+    """Return consecutive boxes of a tensor that cover a range of the flattened tensor."""
     if begin >= end:
         return []
     if not shape:

@@ -1,4 +1,4 @@
-"""load(): each rank reads the parts of a checkpoint that it needs, whoever wrote them."""
+"""load(): each rank reads the parts of a checkpoint that it needs, no matter who wrote them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from horoscale.torch.parallel.checkpoint.dcp import Reader
 
 _SHOWN = 10  # names in a message
-_OTHERS = ("optimizer.", RNG, f"{EXTRA}.")  # what is in a checkpoint beside the model
+_OTHERS = ("optimizer.", RNG, f"{EXTRA}.")  # prefixes of keys that are not the model's
 
 
 class Wanted(NamedTuple):
-    """What a rank wants of the tensors of a model."""
+    """The tensors of a model that a rank reads."""
 
-    pieces: dict[str, list[Piece]]  # by the name that the checkpoint has
-    names: set[str]  # all that its tensors have
+    pieces: dict[str, list[Piece]]  # by name in the checkpoint
+    names: set[str]  # all names of the model's tensors
     problems: list[str]
 
 
@@ -95,7 +95,7 @@ def load(
 
 
 def load_extra(folder: Path) -> dict[str, Any] | None:
-    """Return what save() was given as `extra`; None where it was not. Not collective.
+    """Return the `extra` that was passed to save(), or None. Not collective.
 
     Raises CheckpointError if the checkpoint is missing or damaged.
     """
@@ -112,7 +112,7 @@ def load_extra(folder: Path) -> dict[str, Any] | None:
 def match(
     tensors: Sequence[ModelTensor], stored: Mapping[str, Sequence[int]], where: object
 ) -> Wanted:
-    """Find the tensors of a model among those that are stored, by any of the names they have."""
+    """Match a model's tensors with the stored ones, by any of their names."""
     pieces: dict[str, list[Piece]] = {}
     problems = []
     for one in tensors:
@@ -127,7 +127,7 @@ def match(
         elif one.tensor.is_meta:
             problems.append(f"{name} of the model has no memory: call to_empty() before")
         else:
-            # Tied parameters of several stages may be one under a name.
+            # Tied parameters of several stages may share a name.
             pieces.setdefault(name, []).extend(one.layout.pieces(one.tensor.detach()))
     return Wanted(pieces, {name for one in tensors for name in one.names}, problems)
 
@@ -138,7 +138,7 @@ def check_names(
     everyone: Sequence[set[str]],
     where: object,
 ) -> None:
-    """Raise CheckpointError for what is missing, and for what no rank's model has."""
+    """Raise CheckpointError for names that are missing or that no rank's model has."""
     missing = [one.names[0] for one in tensors if not set(one.names) & set(stored)]
     unexpected = sorted(set(stored).difference(*everyone))
     told = []
@@ -177,8 +177,8 @@ class _Loading:
         self._reader: Reader
 
     def plan(self, model: Model, optimizer: Any, rng: bool, names: StageNames | None) -> set[str]:
-        """Find out what to read; return the names that this rank's model has."""
-        # Here, because it takes half a second, and other modules need no torch.distributed.
+        """Determine what to read; return the names in this rank's model."""
+        # Imported here: it takes half a second, and only this module needs torch.distributed.
         from horoscale.torch.parallel.checkpoint.dcp import Reader
         from horoscale.torch.parallel.checkpoint.metadata import read_metadata
 
@@ -207,7 +207,7 @@ class _Loading:
         self._reader.check(self._pieces, self._values)
 
     def read(self) -> None:
-        """Read what plan() has found."""
+        """Read what plan() has determined."""
         with torch.no_grad():
             found = self._reader.read(self._pieces, self._values)
         if self._optimizer is not None:
@@ -218,7 +218,7 @@ class _Loading:
         self.extra = found.get(EXTRA)
 
     def _model_keys(self) -> tuple[str, dict[str, tuple[int, ...]]]:
-        """Return the prefix of the model's tensors, and their shapes by their names."""
+        """Return the prefix of the model's tensors, and their shapes by name."""
         shapes = {key: found[0] for key in self._reader.keys if (found := self._reader.tensor(key))}
         own = {name for one in self._tensors for name in one.names}
         prefix = MODEL
@@ -236,7 +236,7 @@ class _Loading:
         }
 
     def _rng_states(self) -> dict[str, torch.Tensor]:
-        """Return the states of random numbers to read into; CheckpointError if they do not fit."""
+        """Return buffers for the random states; raise CheckpointError if they do not match."""
         there = {key.rpartition(".")[0] for key in self._reader.keys if key.startswith(RNG)}
         if not there:
             raise CheckpointError(f"{self._folder} has no random numbers: save them with rng=True")
@@ -257,9 +257,9 @@ class _Loading:
 
 
 def _is_of_model_alone(stored: Collection[str], own: set[str]) -> bool:
-    """Return whether a checkpoint is a model's state dict by itself.
+    """Return whether a checkpoint consists of a model's state dict only.
 
-    `own` are names of the model, which may begin with "model.", too.
+    `own` are the model's names, which may begin with "model.", too.
     """
     if any(MODEL + name in stored for name in own):
         return False

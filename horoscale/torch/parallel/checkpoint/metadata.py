@@ -1,7 +1,7 @@
-"""Metadata of torch.distributed.checkpoint, unpickled without running anything that it names.
+"""Reads metadata of torch.distributed.checkpoint without running code from the file.
 
-Its file `.metadata` is a pickle. Only the classes that describe tensors are let in, so that who can
-write a checkpoint can't run code in the process that loads it.
+The file `.metadata` is a pickle. Only the classes that describe tensors are allowed, so that a
+malicious checkpoint cannot run code in the process that loads it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _BUILD: Any = pickle._Unpickler.dispatch[pickle.BUILD[0]]
 
 
 class _Unpickler(pickle._Unpickler):
-    """The one that is written in Python: in that of C nothing can be forbidden but names."""
+    """Python's implementation of Unpickler: C's allows restrictions of names only."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names, if that describes a checkpoint."""
+        """Return the object with this name; raise an error unless it describes a checkpoint."""
         if name in _ALLOWED.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
@@ -57,7 +57,7 @@ class _Unpickler(pickle._Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no metadata needs")
 
     def load_build(self) -> None:
-        """Set attributes of an object that is the pickle's own: not of a class, or a function."""
+        """Set attributes of an instance created by the pickle, but not of a class or function."""
         one = self.stack[-2]
         if isinstance(one, type | FunctionType | Enum):
             raise pickle.UnpicklingError(f"it changes {one!r}, which is not its own")
@@ -67,7 +67,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Return the metadata of a checkpoint; CheckpointError if it is missing or damaged."""
+    """Return the metadata of a checkpoint; raise CheckpointError if it is missing or damaged."""
     path = folder / METADATA
     try:
         content = path.read_bytes()
@@ -75,7 +75,7 @@ def read_metadata(folder: Path) -> Metadata:
         raise CheckpointError(f"{folder} is no checkpoint: {error}") from None
     try:
         metadata = _Unpickler(io.BytesIO(content)).load()
-    except Exception as error:  # pickle promises no kinds
+    except Exception as error:  # pickle documents no exception types
         raise CheckpointError(f"{path} is damaged, or no metadata: {error}") from None
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CheckpointError(f"{path} is damaged, or no metadata of torch.distributed.checkpoint")

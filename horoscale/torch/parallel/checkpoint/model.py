@@ -1,4 +1,4 @@
-"""The tensors of a model, or of this rank's stages of it, by the names that the whole model has."""
+"""The tensors of a model, or of this rank's stages, by their names in the whole model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horoscale.torch.parallel.pipeline import Pipeline
 from horoscale.torch.parallel.state import shards_by_name
 
 Model: TypeAlias = "nn.Module | Pipeline"
-StageNames: TypeAlias = Callable[[int, str], str]  # number of a stage, name there; whole's name
+StageNames: TypeAlias = Callable[[int, str], str]  # (stage, name in it) to name in whole model
 
 
 def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[ModelTensor]:
@@ -23,12 +23,12 @@ def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[Model
 
     Args:
         model: a module, or a pipeline.
-        names: the names in the whole model of what a pipeline's stages have.
-        stage: which stage a module is.
+        names: maps names in a pipeline's stages to names in the whole model.
+        stage: the stage of a module.
 
     Raises:
-        ValueError: two stages have something of the same name, or the shape of a shard is not what
-            its division gives. TypeError: the state_dict() has something that is not a tensor.
+        ValueError: two stages use the same name, or the shape of a shard is not the one that its
+            division gives. TypeError: the state_dict() has something that is not a tensor.
     """
     if not isinstance(model, Pipeline):
         return as_owned(model, list(_of_module(model, stage, set(), lambda name: name)))
@@ -47,12 +47,12 @@ def tensors_of(model: Model, names: StageNames | None, stage: int) -> list[Model
 
 
 def module_of(model: Model) -> nn.Module:
-    """Return the module that has all of this rank's parameters."""
+    """Return the module with all of this rank's parameters."""
     return model.module if isinstance(model, Pipeline) else model
 
 
 def clash(name: str, first: int, second: int) -> str:
-    """Return the message for stages that would overwrite each other's tensors."""
+    """Return the error message for stages whose tensors have the same name."""
     return (
         f"the stages {first} and {second} both have {name!r}: give names=, which returns the name "
         "that the whole model has for it (par.split keeps these names)"
@@ -103,7 +103,7 @@ def _of_module(
 
 
 def _state_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what a module's state_dict() has, without its hooks, which would gather shards."""
+    """Yield the entries of state_dict() without its hooks, which would gather shards."""
     for prefix, one in module.named_modules(remove_duplicate=False):
         if type(one).get_extra_state is not nn.Module.get_extra_state:
             raise TypeError(f"{prefix or type(one).__name__} has extra state, which is no tensor")

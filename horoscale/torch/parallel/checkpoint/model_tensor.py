@@ -1,4 +1,4 @@
-"""A tensor of a model, and what this rank holds of it."""
+"""A tensor of a model, and this rank's part of it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ class ModelTensor:
     """A parameter or buffer.
 
     Attributes:
-        names: the names that it has; of a parameter that modules share, several.
+        names: its names; several if modules share the parameter.
         of: the parameter or buffer of the module.
-        tensor: this rank's memory for it: the same, or the elements that the rank owns.
-        layout: what that is of the whole tensor.
-        stage: which stage of a pipeline it belongs to.
+        tensor: this rank's memory for it: the same tensor, or the elements that the rank owns.
+        layout: the relation of `tensor` to the whole tensor.
+        stage: its pipeline stage.
         is_tied: whether other stages have a copy of it, perhaps under the same name.
-        is_parameter: whether it is one, and alike on all ranks that have it; a buffer need not be.
+        is_parameter: whether it is a parameter, which is equal on all ranks that hold it. Buffers
+            need not be.
     """
 
     names: list[str]

@@ -1,10 +1,10 @@
-"""The state of an optimizer by the names of its parameters, and divided as they are.
+"""An optimizer's state by names of parameters, divided as they are.
 
 The keys are those of torch.distributed.checkpoint.state_dict with flatten_optimizer_state_dict:
 
     optimizer.state.NAME.exp_avg            a tensor, or another value
-    optimizer.param_groups.NAME.lr          a hyper-parameter, for each parameter by itself, so that
-                                            groups need not be alike on the ranks of a pipeline
+    optimizer.param_groups.NAME.lr          a hyper-parameter, stored for each parameter, because
+                                            ranks of a pipeline may have different groups
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ GROUPS = "optimizer.param_groups."
 
 @dataclass
 class Slot:
-    """What an optimizer has for a parameter.
+    """An optimizer's entry for a parameter.
 
     Attributes:
-        of: the parameter, in the model.
-        group: the param_group that it is in.
-        number: of that group.
-        state: what the optimizer keeps for it. Loading replaces the values.
-        layout: of the tensors in it that are divided: the parameter's own.
+        of: the parameter in the model.
+        group: its param_group.
+        number: the number of that group.
+        state: the optimizer's state for it. Loading replaces the values.
+        layout: the layout of divided tensors in the state: the parameter's own.
     """
 
     of: ModelTensor
@@ -44,8 +44,8 @@ class Slot:
     def divided(self, key: str, value: torch.Tensor) -> Layout:
         """Return the layout of a tensor of the state.
 
-        Numbers, such as "step", are whole on all ranks, as is everything of parameters that are.
-        Raises ValueError for a tensor of a divided parameter that has another shape than it.
+        Numbers, such as "step", are whole on all ranks, as is all state of undivided parameters.
+        Raises ValueError if a tensor's shape differs from that of its divided parameter.
         """
         if tuple(value.shape) == self.layout.shape:
             return self.layout
@@ -58,11 +58,11 @@ class Slot:
 
 
 def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
-    """Return what an optimizer has for each of its parameters.
+    """Return an optimizer's entry for each of its parameters.
 
-    One of parameters that are divided by their elements has them in `runs`, by group.
+    An optimizer of parameters that are divided by elements has them in `runs`, by group.
 
-    Raises ValueError for a parameter that is none of the model's.
+    Raises ValueError for a parameter that is not in the model.
     """
     by_id = {id(one.of): one for one in tensors}
     if hasattr(optimizer, "runs"):
@@ -76,7 +76,7 @@ def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
                     f"parameter {position} of the optimizer's group {number}, of shape "
                     f"{tuple(parameter.shape)}, is none of the model's"
                 )
-            # Not optimizer.state[parameter], which would make an empty one.
+            # optimizer.state[parameter] would create an empty state.
             state = optimizer.state.get(parameter)
             if state is None:
                 state = _Later(optimizer, parameter)
@@ -85,7 +85,7 @@ def slots_of(optimizer: Any, tensors: Sequence[ModelTensor]) -> list[Slot]:
 
 
 def _of_runs(optimizer: Any, by_id: Mapping[int, ModelTensor]) -> Iterator[Slot]:
-    """Yield a slot for each parameter; a rank that owns nothing of it has its group, too."""
+    """Yield a slot for each parameter, including those of which this rank owns nothing."""
     parameters = {
         name: parameter
         for shards in optimizer.sharded.trained
@@ -108,7 +108,7 @@ def _of_runs(optimizer: Any, by_id: Mapping[int, ModelTensor]) -> Iterator[Slot]
 
 
 class _Later(dict[str, Any]):
-    """The state of a parameter that has none yet: the optimizer gets it with the first value."""
+    """The state of a parameter that has none yet; the first value adds it to the optimizer."""
 
     def __init__(self, optimizer: Any, parameter: torch.Tensor) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _Later(dict[str, Any]):
 
 
 def hyper_parameters(group: MutableMapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what a param_group says of all its parameters."""
+    """Yield the hyper-parameters of a param_group."""
     for key, value in group.items():
         if key != "params":
             yield key, value

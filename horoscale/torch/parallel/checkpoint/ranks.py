@@ -1,4 +1,4 @@
-"""The ranks that save or load together: those of a mesh, of a job without one, or one process."""
+"""The ranks that save or load together: those of a mesh, of the job, or a single process."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class _Answer(Generic[T]):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who takes part. Methods that are named after what ranks do are collective.
+    """The participating ranks. Methods named after what ranks do are collective.
 
     Attributes:
-        rank: this process's number among them.
-        size: how many there are.
-        coordinates: where it is on the axes of the mesh; empty where there is none.
-        extents: of these axes.
-        runtime: the job that they are of. What a thread writes may outlast it, and an elastic job
-            then continues with another one, whose ranks expect nothing of this.
+        rank: the position of this process among them.
+        size: their number.
+        coordinates: the position on each axis of the mesh; empty without one.
+        extents: the extents of these axes.
+        runtime: the runtime of their job. A writing thread may outlive it: an elastic job continues
+            with another runtime, whose ranks do not take part.
     """
 
     rank: int = 0
@@ -46,7 +46,7 @@ class Ranks:
 
     @classmethod
     def of(cls, mesh: Mesh | None) -> Ranks:
-        """Return the ranks of a mesh. None: of the present one, else of the job, else one."""
+        """Return the ranks of a mesh. None: of the current mesh, else of the job, else this one."""
         mesh = mesh_or_none() if mesh is None else mesh
         if not job.is_initialized():
             return cls()
@@ -58,21 +58,21 @@ class Ranks:
 
     @property
     def stage(self) -> int:
-        """The position on the axis of pipelines."""
+        """The position on the axis of the pipeline."""
         return self.coordinates.get("pp", 0)
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that decides and writes what there is once."""
+        """Whether this rank decides, and writes what is written once."""
         return self.rank == 0
 
     @property
     def place(self) -> dict[str, int]:
-        """Where this rank is among those that differ in their data, or have other stages."""
+        """The position of this rank in the mesh; without a mesh, on an axis of data."""
         return dict(self.coordinates) or {"dp": self.rank}
 
     def all_places(self) -> list[dict[str, int]]:
-        """Return the places of all ranks. Not collective."""
+        """Return the positions of all ranks. Not collective."""
         extents = self.extents or {"dp": self.size}
         return [
             dict(zip(extents, position, strict=True))
@@ -80,10 +80,10 @@ class Ranks:
         ]
 
     def all_do(self, what: str, function: Callable[[], T]) -> list[T]:
-        """Call a function on each rank and return what all of them return.
+        """Call a function on each rank and return the results of all ranks.
 
-        Raises what the function raised here, and CheckpointError if it raised elsewhere: no rank
-        continues. HorovodInternalError if a rank failed.
+        Raises the function's exception on the rank where it occurred, and CheckpointError on the
+        others, so that no rank continues. Raises HorovodInternalError if a rank failed.
         """
         failure: Exception | None = None
         answer: _Answer[T]
@@ -101,13 +101,13 @@ class Ranks:
         return [one.value for one in answers]  # type: ignore[misc]
 
     def first_does(self, what: str, function: Callable[[], T]) -> T:
-        """Call a function on the first rank and return its value on all; errors as all_do()."""
+        """Call a function on the first rank and return its result on all. Errors as in all_do()."""
         return self.all_do(what, lambda: function() if self.is_first else None)[0]  # type: ignore[return-value]
 
     def _gather(self, what: str, value: T) -> list[T]:
         if self.size == 1 or self.runtime is None:
             return [value]
-        # Saves are made one at a time, so that these names are free.
+        # Only one save runs at a time, so the name is not in use.
         name = f"horoscale.checkpoint.{what}"
         payloads = allgather_bytes(self.runtime, cloudpickle.dumps(value), self.size, name)
         return [pickle.loads(one) for one in payloads]

@@ -1,4 +1,4 @@
-"""save(): each rank writes its part of a checkpoint, which is in its place when it is whole."""
+"""save(): each rank writes its part of a checkpoint, which is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _log = logging.getLogger("horoscale")
 
 
 class _Begun(NamedTuple):
-    """What a rank tells of a save that begins; the first one also which folder it made."""
+    """A rank's message at the start of a save; the first rank's includes the folder."""
 
     told: Told
     folder: tuple[Path, Path] | None
 
 
 class _Own(NamedTuple):
-    """What this rank writes, apart from what the model continues with."""
+    """The data that this rank writes, independent of the model, which continues."""
 
     tensors: dict[tuple[str, Extents], torch.Tensor]
     values: dict[str, bytes]
-    same: dict[str, str]  # keys of values, to the one that was written with the same bytes
+    same: dict[str, str]  # keys of values, to the key that was written with the same bytes
 
 
 class _Written(NamedTuple):
-    """What a rank tells of what it has written."""
+    """A rank's message about the data that it has written."""
 
     results: list[WriteResult]
     sums: Sums
@@ -68,24 +68,24 @@ class Save:
             self._thread: threading.Thread | None = None
             write()
             return
-        # The thread alone has what is written: that goes when it ends, however long this stays.
+        # Only the thread refers to the data, so that the memory is freed when it ends.
         self._thread = threading.Thread(target=self._run, args=(write,), name="horoscale-save")
         self._thread.start()
 
     @property
     def path(self) -> Path:
-        """The folder that the checkpoint will be: the argument of torch's dcp.load()."""
+        """The final folder of the checkpoint, which torch's dcp.load() accepts."""
         return self._path
 
     def done(self) -> bool:
-        """Return whether wait() returns at once, or raises."""
+        """Return whether wait() would return or raise immediately."""
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> Path:
-        """Return when all ranks have written and the checkpoint is in its place.
+        """Wait until all ranks have written and the checkpoint is complete; return its folder.
 
-        Raises CheckpointError or OSError if a rank could not write; the checkpoints that were
-        there are still. HorovodInternalError if a rank failed.
+        Raises CheckpointError or OSError if a rank could not write; earlier checkpoints then
+        remain. Raises HorovodInternalError if a rank failed.
         """
         if self._thread is not None:
             self._thread.join()
@@ -95,7 +95,7 @@ class Save:
         return self._path
 
     def finish(self) -> None:
-        """Wait; log a failure that nobody has been told of."""
+        """Wait; log a failure that no caller has seen."""
         if self._thread is not None:
             self._thread.join()
         if self._failure is not None and not self._was_told:
@@ -113,7 +113,7 @@ _running: Save | None = None
 
 
 def finish_running() -> None:
-    """Wait until what is being written is: another may be, or the job may end."""
+    """Wait for a running save, before another one or the end of the job."""
     global _running
     if _running is not None:
         _running.finish()
@@ -207,7 +207,7 @@ def save(
         assert begun[0].folder is not None
         beside, path = begun[0].folder
         work = share([one.told for one in begun], TILE_BYTES)
-        # No rank continues to write where another has no memory for its copies.
+        # No rank continues to write if another one lacks memory for its copies.
         ranks.all_do("copied", copy)
     except BaseException:
         cleanup.close()
@@ -218,7 +218,7 @@ def save(
 
 
 def _own(contents: Contents, work: Work, rank: int, copied: bool) -> _Own:
-    """Return what a rank writes: views of its memory, or copies on the CPU."""
+    """Return the data that this rank writes: views of its memory, or copies on the CPU."""
     from horoscale.torch.parallel.checkpoint.dcp import serialized
 
     tensors = {}
@@ -234,7 +234,7 @@ def _own(contents: Contents, work: Work, rank: int, copied: bool) -> _Own:
                 tensors[key, tile.box.offsets] = value
     values: dict[str, bytes] = {}
     same: dict[str, str] = {}
-    written: dict[str, str] = {}  # keys by what is written there, where that tells all of it
+    written: dict[str, str] = {}  # keys by content, to find equal values
     for one in contents.values:
         key = one.keys[0]
         if work.values[key][1] != rank:
@@ -252,8 +252,8 @@ def _own(contents: Contents, work: Work, rank: int, copied: bool) -> _Own:
 def _write_all(
     ranks: Ranks, beside: Path, path: Path, own: _Own, work: Work, keep: int | None
 ) -> None:
-    """Write, and give the checkpoint its place when all ranks have. Collective."""
-    # Here, because it takes half a second, and other modules need no torch.distributed.
+    """Write, and rename the checkpoint when all ranks are done. Collective."""
+    # Imported here: it takes half a second, and only this module needs torch.distributed.
     from horoscale.torch.parallel.checkpoint import dcp
 
     def write() -> _Written:

@@ -1,6 +1,6 @@
-"""Who writes what: every part of every tensor once, and as much by each rank as can be.
+"""Which rank writes what: each part of each tensor once, balanced among the ranks.
 
-Each rank computes this from what all ranks have, and comes to the same result.
+Each rank computes the same result from the contents of all ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horoscale.torch.parallel.checkpoint.model import clash
 
 
 class HeldThere(NamedTuple):
-    """What a rank tells the others of a Held."""
+    """A rank's description of a Held for the others."""
 
     keys: list[str]
     shape: Extents
@@ -30,14 +30,14 @@ class HeldThere(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a rank tells the others of its contents: all but the numbers."""
+    """A rank's description of its contents for the others, without the values."""
 
     tensors: list[HeldThere]
     values: list[list[str]]
 
 
 class Tile(NamedTuple):
-    """A part of a tensor that one rank writes: a part of a box that it holds."""
+    """A part of a tensor that one rank writes: a part of one of its boxes."""
 
     rank: int
     box: Box
@@ -49,10 +49,10 @@ class Tensor:
     """A tensor of the checkpoint.
 
     Attributes:
-        keys: its keys, the one that it is written under first.
-        shape: of the whole tensor.
-        dtype: its element type.
-        tiles: its parts, which together are all of it.
+        keys: its keys; it is written under the first one.
+        shape: the shape of the whole tensor.
+        dtype: its dtype.
+        tiles: its parts, which cover all of it.
     """
 
     keys: list[str]
@@ -63,11 +63,11 @@ class Tensor:
 
 @dataclass
 class Work:
-    """What all ranks write.
+    """Everything that the ranks write.
 
     Attributes:
-        tensors: the tensors of the checkpoint by the key that they are written under.
-        values: other values, by the same: their keys, and the rank that writes them.
+        tensors: the tensors of the checkpoint by the key under which they are written.
+        values: other values, likewise: their keys, and the rank that writes them.
     """
 
     tensors: dict[str, Tensor]
@@ -75,7 +75,7 @@ class Work:
 
 
 def tell(contents: Contents) -> Told:
-    """Return what the others need to know of this rank's contents."""
+    """Return a description of this rank's contents for the others."""
     return Told(
         [
             HeldThere(
@@ -97,13 +97,12 @@ def share(told: Sequence[Told], tile_bytes: int | None) -> Work:
     """Divide the work among the ranks.
 
     Args:
-        told: by each of them.
-        tile_bytes: of the largest parts that tensors are cut into, so that whoever loads them needs
-            to read only what it needs. None: they are not cut, and the first rank writes what it
-            has.
+        told: the description from each rank.
+        tile_bytes: the maximum size of the parts into which tensors are divided, so that loading
+            can skip other parts. None: they are not divided, and the first rank writes all it has.
 
     Raises:
-        CheckpointError: the ranks' parts of a tensor do not make a whole one.
+        CheckpointError: the ranks' parts of a tensor do not cover it.
     """
     holders: dict[str, dict[Box, list[int]]] = {}
     firsts: dict[str, tuple[int, HeldThere]] = {}
@@ -156,9 +155,9 @@ def _deal(
     first_only: set[str],
     tile_bytes: int | None,
 ) -> None:
-    """Give each tile to the rank among its holders that has the least to write."""
+    """Assign each tile to the rank that holds it and has the least to write."""
     loads: dict[int, int] = {}
-    # What only one rank can write goes first.
+    # Parts that only one rank can write come first.
     parts = [(ranks, key, box) for key, boxes in holders.items() for box, ranks in boxes.items()]
     for ranks, key, box in sorted(parts, key=lambda one: len(one[0])):
         tensor = tensors[key]

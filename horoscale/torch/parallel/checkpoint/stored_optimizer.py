@@ -1,4 +1,4 @@
-"""An optimizer's state in a checkpoint: what is read of it, and how the optimizer gets it."""
+"""An optimizer's state in a checkpoint: determines what to read, and loads it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from horoscale.torch.parallel.checkpoint.dcp import Reader
 
 _OF_SCHEDULERS = {"initial_lr"}
-# What a group says of each of its parameters, and not of all: that may be otherwise here.
+# Entries of a group about single parameters; they may differ here.
 _OF_MEMBERS = {"params", "param_names"}
 
 
 class StoredOptimizer:
-    """The state of an optimizer's parameters, in memory of this rank's shares.
+    """The stored state of an optimizer's parameters, in memory for this rank's shards.
 
     Attributes:
-        pieces: what is to be filled, by the keys of tensors.
+        pieces: the pieces to fill, by the keys of tensors.
         values: the keys of other values.
     """
 
     def __init__(self, reader: Reader, folder: Path, slots: Sequence[Slot], prefix: str) -> None:
-        """Make memory for what a checkpoint has for the slots.
+        """Allocate memory for the stored state of the slots.
 
-        Raises CheckpointError if it is not that of such an optimizer.
+        Raises CheckpointError if the checkpoint's state is not that of such an optimizer.
         """
         self.pieces: dict[str, list[Piece]] = {}
         self.values: list[str] = []
@@ -50,7 +50,7 @@ class StoredOptimizer:
             self._check_group(slot)
 
     def give(self, values: dict[str, Any]) -> None:
-        """Give the optimizer what was read: the tensors, and these values by their keys."""
+        """Load the tensors and these values, by key, into the optimizer."""
         for slot in self._slots:
             for key in list(slot.state):
                 del slot.state[key]
@@ -61,7 +61,7 @@ class StoredOptimizer:
                 slot.group[key] = _where_it_was(values[stored], slot.group.get(key))
 
     def _stored(self, keys: dict[str, dict[str, str]], slot: Slot) -> dict[str, str]:
-        """Return the keys in the checkpoint of what there is for a slot, by its own keys."""
+        """Return a slot's keys in the checkpoint, by the optimizer's keys."""
         return next((keys[name] for name in slot.of.names if name in keys), {})
 
     def _make(self, slot: Slot) -> dict[str, torch.Tensor]:
@@ -72,7 +72,7 @@ class StoredOptimizer:
                 self.values.append(stored)
                 continue
             shape, dtype = found
-            # A step is a number, also of a parameter that is one and whose elements are divided.
+            # "step" is always a scalar, even if the parameter is one, too, and is divided.
             is_divided = shape == slot.layout.whole and (shape != () or key != "step")
             layout = slot.layout if is_divided else Layout.of_whole(shape)
             if layout is not slot.layout and shape:
@@ -90,7 +90,7 @@ class StoredOptimizer:
         return new
 
     def _dtype(self, slot: Slot, key: str, stored: torch.dtype) -> torch.dtype:
-        """Return the element type for a tensor: that of the parameter, if it was before."""
+        """Return the dtype for a tensor: the parameter's, if their stored dtypes are equal."""
         if key == "step":
             return stored
         names = (self._prefix + name for name in slot.of.names)
@@ -99,7 +99,7 @@ class StoredOptimizer:
         return slot.of.tensor.dtype if is_same else stored
 
     def _check_group(self, slot: Slot) -> None:
-        """Raise CheckpointError if a group's hyper-parameters are those of another optimizer."""
+        """Raise CheckpointError if a group has another optimizer's hyper-parameters."""
         stored = self._stored(self._hyper, slot)
         name = slot.of.names[0]
         if not stored:
@@ -114,7 +114,7 @@ class StoredOptimizer:
 
 
 def _where_it_was(value: Any, before: Any) -> Any:
-    """Return a hyper-parameter that is a tensor on the device of the one that it replaces."""
+    """Return a hyper-parameter; a tensor is moved to the device of the one that it replaces."""
     tensors = isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor)
     return value.to(before.device) if tensors else value
 
@@ -128,13 +128,13 @@ def _check_undivided(slot: Slot, key: str, shape: tuple[int, ...], folder: Path)
 
 
 def _device(slot: Slot, key: str) -> torch.device:
-    """Return where torch.optim keeps a tensor of the state."""
+    """Return the device on which torch.optim keeps a tensor of the state."""
     on_parameters = key != "step" or slot.group.get("capturable") or slot.group.get("fused")
     return slot.of.tensor.device if on_parameters else torch.device("cpu")
 
 
 def _by_name(keys: Sequence[str], prefix: str) -> dict[str, dict[str, str]]:
-    """Return full keys by the name of the parameter, and what they are for it."""
+    """Return the full keys by parameter name and the rest of the key."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for key in keys:
         if key.startswith(prefix):
@@ -144,7 +144,7 @@ def _by_name(keys: Sequence[str], prefix: str) -> dict[str, dict[str, str]]:
 
 
 def _by_parameter(groups: dict[str, dict[str, str]], reader: Reader) -> dict[str, dict[str, str]]:
-    """Return the same for hyper-parameters, also where groups list the names of parameters."""
+    """Return the same for hyper-parameters, including groups that list names of parameters."""
     found: dict[str, dict[str, str]] = {}
     for name, keys in groups.items():
         own = {what: key for what, key in keys.items() if what not in _OF_MEMBERS}

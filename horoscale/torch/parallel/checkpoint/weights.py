@@ -1,6 +1,6 @@
-"""save_weights() and load_weights(): whole weights in files of safetensors, as libraries have them.
+"""save_weights() and load_weights(): whole weights in safetensors files, as libraries use them.
 
-FOLDER/model.safetensors                                      or, where that would be large,
+FOLDER/model.safetensors                                      or, if it would be too large,
 FOLDER/model-00001-of-00002.safetensors … model.safetensors.index.json
 """
 
@@ -75,7 +75,7 @@ def save_weights(
     own: dict[str, Held] = {}
 
     def begin() -> Any:
-        _library("safetensors.torch")  # on all ranks, so that all of them say that it is missing
+        _library("safetensors.torch")  # on all ranks, so that all of them raise the error
         held = model_contents(model, names, ranks, prefix="")
         own.update({one.keys[0]: one for one in held})
         return tell(Contents(held))
@@ -88,7 +88,7 @@ def save_weights(
     writer = _Writer(target, [target.name] if alone else _file_names(len(files)))
     try:
         for number, part in enumerate(files):
-            # What fails is told when all have sent: nobody is left waiting.
+            # Errors are reported after all have sent, so that no rank waits for another.
             gathered = {one.keys[0]: _gather(one, own, ranks) for one in part}
             if ranks.is_first:
                 there = {key: one for key, one in gathered.items() if one is not None}
@@ -152,7 +152,7 @@ def load_weights(
                         part.tensor.copy_(_read(stored[name], part.box))
 
         pieces: dict[str, Any] = {}
-        # Told apart from what others have: views of tensors are for this rank alone.
+        # Stored here, not returned: the views are for this rank only.
         ranks.all_do("weights compared", lambda: pieces.update(compare()))
         ranks.all_do("weights read", read)
     publish(module_of(model))
@@ -172,7 +172,7 @@ def _library(name: str) -> Any:
 
 
 def _gather(tensor: Tensor, own: Mapping[str, Held], ranks: Ranks) -> torch.Tensor | None:
-    """Return a whole tensor on the first rank; the others send it what they have of it."""
+    """Return a whole tensor on the first rank; the others send it their parts."""
     key = tensor.keys[0]
     whole = torch.empty(tensor.shape, dtype=tensor.dtype) if ranks.is_first else None
     for tile in tensor.tiles:
@@ -191,7 +191,7 @@ def _gather(tensor: Tensor, own: Mapping[str, Held], ranks: Ranks) -> torch.Tens
 def _moved(
     value: torch.Tensor | None, box: Box, dtype: torch.dtype, sender: int
 ) -> torch.Tensor | None:
-    """Send a value to the first rank, or receive it there. As bytes: any element type goes."""
+    """Send a value to the first rank, or receive it there. Sent as bytes, to support any dtype."""
     if box.numel == 0:
         return None
     if value is not None:
@@ -203,7 +203,7 @@ def _moved(
 
 
 def _packed(tensors: Sequence[Tensor], max_bytes: int) -> Iterator[list[Tensor]]:
-    """Cut a list of tensors into lists of at most so many bytes, or of one tensor."""
+    """Divide a list of tensors into lists of at most `max_bytes` bytes, or of one tensor."""
     part: list[Tensor] = []
     total = 0
     for one in tensors:
@@ -227,7 +227,7 @@ def _file_names(number: int) -> list[str]:
 
 
 class _Writer:
-    """Writes the files beside their places, and renames them when all are there."""
+    """Writes files under temporary names and renames them when all are complete."""
 
     def __init__(self, target: Path, names: Sequence[str]) -> None:
         self._folder = target.parent if target.suffix == _ENDING else target
@@ -237,7 +237,7 @@ class _Writer:
         self._failure: Exception | None = None
 
     def write(self, number: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a file, through to the disk; finish() raises what goes wrong."""
+        """Write a file and sync it to disk; finish() raises its errors."""
         if self._failure is not None:
             return
         try:
@@ -246,11 +246,11 @@ class _Writer:
             save_file = _library("safetensors.torch").save_file
             save_file(dict(tensors), path, metadata={"format": "pt"})
             sync_file(path)
-        except Exception as error:  # the library has errors of its own
+        except Exception as error:  # the library has its own exceptions
             self._failure = error
 
     def finish(self, files: Sequence[Sequence[Tensor]]) -> None:
-        """Give the files their names."""
+        """Rename the files to their final names."""
         if self._failure is not None:
             raise self._failure
         for beside, name in zip(self._beside, self._names, strict=True):
@@ -260,7 +260,7 @@ class _Writer:
         sync_folder(self._folder)
 
     def clear(self) -> None:
-        """Remove the files that did not get their names, as when a rank failed."""
+        """Remove files that were not renamed, for example because a rank failed."""
         for beside in self._beside:
             with suppress(OSError):
                 (self._folder / beside).unlink()
@@ -285,13 +285,13 @@ class _Writer:
 
 
 def _slices(source: Path, opened: ExitStack) -> dict[str, Any]:
-    """Return what the files have by name, of which parts can be read; CheckpointError."""
+    """Return sliceable tensors by name; raise CheckpointError if a file cannot be read."""
     open_file = _library("safetensors").safe_open
     found: dict[str, Any] = {}
     for path, wanted in _files(source).items():
         try:
             file = opened.enter_context(open_file(path, framework="pt"))
-        except Exception as error:  # the library has errors of its own
+        except Exception as error:  # the library has its own exceptions
             raise CheckpointError(f"{path} can't be read: {error}") from None
         there = set(file.keys())
         lacking = sorted(set(wanted or ()) - there)
@@ -302,7 +302,7 @@ def _slices(source: Path, opened: ExitStack) -> dict[str, Any]:
 
 
 def _files(source: Path) -> dict[Path, list[str] | None]:
-    """Return the files, and which tensors of each are meant; None: all."""
+    """Return the files, and the tensors to read from each; None: all."""
     if not source.is_dir():
         return {source: None}
     alone, index = source / f"model{_ENDING}", source / _INDEX

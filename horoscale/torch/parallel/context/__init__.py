@@ -1,4 +1,4 @@
-"""Attention over a sequence that the ranks of an axis divide."""
+"""Attention over a sequence that is divided among the ranks of an axis."""
 
 from horoscale.torch.parallel.context.layouts import (
     position_ids,

@@ -1,4 +1,4 @@
-"""What the ranks of an axis tell each other before they compute attention together."""
+"""Exchanges and compares the ranks' arguments before they compute attention together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from horoscale.torch.parallel.context.layouts import LAYOUTS, Layout, lengths
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.tensors import data_type
 
-# How many calls there have been on each set: what a failed one has left in the mail meets no other.
+# Number of calls on each set. It goes into tags, so that leftover messages of a failed call do not
+# match those of a later one.
 _numbers: dict[int, int] = {}
 
 
@@ -36,11 +37,11 @@ def _alike(what: str, read: Callable[[int], Any] = int) -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """One rank's arguments of a call, as integers. Those that have a description are alike."""
+    """One rank's arguments of a call, as integers. Those with a description must be equal."""
 
-    queries: int  # how many positions this rank has
+    queries: int  # number of positions on this rank
     keys: int
-    number: int  # of the call
+    number: int  # number of the call
     batch: int = _alike("the size of the batch")
     heads: int = _alike("the number of heads of q")
     key_heads: int = _alike("the number of heads of k and v")
@@ -64,7 +65,7 @@ def agree(
 ) -> list[Call]:
     """Exchange the arguments of all ranks, and return them in the order of the axis.
 
-    Raises MismatchError, on all ranks, where they contradict each other.
+    Raises MismatchError on all ranks if they do not match.
     """
     group = None if axis.set is None else axis.set.process_set_id
     own = Call(
@@ -91,7 +92,7 @@ def agree(
 
 
 def number_of(calls: Sequence[Call]) -> int:
-    """Return the number that this call has on all ranks."""
+    """Return the number of this call, which is the same on all ranks."""
     return max(one.number for one in calls)
 
 
@@ -110,7 +111,7 @@ def _check_alike(calls: Sequence[Call], axis: Axis, title: str) -> None:
 
 
 def check_lengths(calls: Sequence[Call], axis: Axis, layout: Layout, title: str) -> None:
-    """Raise MismatchError, on all ranks, where they don't hold a sequence as the layout cuts it."""
+    """Raise MismatchError on all ranks unless they hold a sequence in this layout."""
     held = [one.keys for one in calls]
     expected = lengths(sum(held), axis.size, layout)
     if held != expected:
@@ -124,7 +125,7 @@ def check_lengths(calls: Sequence[Call], axis: Axis, layout: Layout, title: str)
 def check_arguments(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, title: str
 ) -> None:
-    """Raise ValueError if one rank's arguments can't be right."""
+    """Raise ValueError if this rank's arguments are invalid."""
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ValueError(f"{title}: (batch, heads, positions, size of a head) are needed: {shapes}")

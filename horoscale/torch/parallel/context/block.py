@@ -1,7 +1,7 @@
-"""Attention of queries to one block of keys, of which the softmax knows more.
+"""Attention of queries to one block of keys, which can be combined with that to other blocks.
 
-By PyTorch's own kernel for CPUs where there is one, which gives the logarithm of the softmax's sum
-beside the result and takes it back for the gradients; otherwise by products of matrices.
+Uses PyTorch's CPU kernel if available: it returns the logarithm of the softmax's sum with the
+result and accepts it for the gradients. Otherwise uses matrix products.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Softmax(NamedTuple):
-    """How scores become weights."""
+    """How scores are converted to weights."""
 
     scale: float
-    causal: bool  # a query sees the keys up to its own row
+    causal: bool  # a query attends to the keys up to its own row
 
 
 _HAS_KERNEL = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
-# Those of PyTorch 2.8 write beyond their memory if there are fewer heads of keys than of queries.
+# PyTorch 2.8's kernels write out of bounds if there are fewer key heads than query heads.
 _KERNEL_HAS_GROUPS = torch.__version__ >= "2.13"
 
 
@@ -30,7 +30,7 @@ def _has_kernel(queries: torch.Tensor) -> bool:
 
 
 def _for_kernel(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Return keys, or values, with as many heads as the kernel needs."""
+    """Return keys or values, with as many heads as the kernel requires."""
     group = queries.shape[1] // keys.shape[1]
     return keys if group == 1 or _KERNEL_HAS_GROUPS else keys.repeat_interleave(group, 1)
 
@@ -38,18 +38,19 @@ def _for_kernel(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 def attend(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, softmax: Softmax
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the attention to these keys alone, and the logarithm of its softmax's sums.
+    """Return the attention to only these keys, and the logarithm of its softmax's sums.
 
     Args:
         queries: (batch, heads, queries, size).
-        keys: (batch, heads of keys, keys, size); each is for as many consecutive heads of queries.
-        values: as keys.
-        softmax: with `causal` there are as many keys as queries.
+        keys: (batch, key heads, keys, size). Consecutive query heads share a key head.
+        values: like keys.
+        softmax: if `causal`, there must be as many keys as queries.
 
     Returns:
-        The result, as queries, and the logarithms, (batch, heads, queries), of at least float32.
+        The result, with the shape of queries, and the logarithms, (batch, heads, queries), of at
+        least float32.
     """
-    if not queries.numel() or not keys.numel():  # for which the kernels are not made
+    if not queries.numel() or not keys.numel():  # not supported by the kernels
         sums = queries.new_full(queries.shape[:-1], -torch.inf, dtype=wide(queries.dtype))
         return torch.zeros_like(queries), sums
     if _has_kernel(queries):
@@ -74,16 +75,16 @@ def attend_backward(
     sums: torch.Tensor,
     softmax: Softmax,
 ) -> Gradients:
-    """Return what these keys contribute to the gradients of queries, keys and values.
+    """Return the contribution of these keys to the gradients of queries, keys and values.
 
     Args:
-        gradient: of `result`.
-        queries: as attend().
-        keys: as attend().
-        values: as attend().
-        result: the attention to all keys, of which these are some.
+        gradient: the gradient of `result`.
+        queries: as in attend().
+        keys: as in attend().
+        values: as in attend().
+        result: the attention to all keys, of which these are a part.
         sums: the logarithms of the softmax's sums over all keys.
-        softmax: as attend().
+        softmax: as in attend().
     """
     if not queries.numel() or not keys.numel():
         return torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
@@ -129,12 +130,12 @@ def _backward_by_products(
 
 
 def _grouped(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """View (batch, heads of queries, …) as (batch, heads of keys, heads of queries for each, …)."""
+    """View (batch, query heads, …) as (batch, key heads, query heads per key head, …)."""
     return x.reshape(x.shape[0], heads, -1, *x.shape[2:])
 
 
 def _scores(queries: torch.Tensor, keys: torch.Tensor, softmax: Softmax) -> torch.Tensor:
-    """Return the scores, (batch, heads of keys, heads of queries for each, queries, keys)."""
+    """Return the scores, (batch, key heads, query heads per key head, queries, keys)."""
     dtype = wide(queries.dtype)
     grouped = _grouped(queries, keys.shape[1]).to(dtype)
     scores = grouped @ keys.to(dtype)[:, :, None].mT * softmax.scale
@@ -145,10 +146,10 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor, softmax: Softmax) -> torc
 
 
 def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """Return x with neighboring features side by side, which the kernel takes for granted."""
+    """Return x with contiguous features, which the kernel requires."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which results of several blocks are added up."""
+    """Return the dtype in which results of several blocks are summed."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -18,11 +18,11 @@ LAYOUTS: tuple[Layout, ...] = ("zigzag", "contiguous")
 
 
 class Visible(NamedTuple):
-    """What of a rank's queries sees what of another rank's keys, as ranges of their rows."""
+    """Which of a rank's queries see which of another rank's keys, as ranges of rows."""
 
     queries: slice
     keys: slice
-    causal: bool  # each query sees the keys up to its own row; otherwise all
+    causal: bool  # each query sees the keys up to its own row; otherwise all of them
 
 
 _ALL = slice(None)
@@ -35,18 +35,18 @@ def set_of(axis: Axis) -> hvd.ProcessSet:
 
 
 def check_layout(layout: str, call: str) -> Layout:
-    """Return the layout; ValueError if there is none of this name."""
+    """Return the layout; raise ValueError for an unknown name."""
     if layout not in LAYOUTS:
         raise ValueError(f"{call}: layout={layout!r} is not one of {', '.join(LAYOUTS)}")
     return layout
 
 
 def spans(length: int, ranks: int, layout: Layout) -> list[list[range]]:
-    """Tell for each rank which positions it holds, in its order, as ranges.
+    """Return the positions that each rank holds, in order, as ranges.
 
-    "contiguous": one range each. "zigzag": the sequence is cut into twice as many chunks as ranks;
-    rank r holds chunk r and, counted from the end, chunk r. With a causal mask all ranks then have
-    equally many pairs of queries and keys.
+    "contiguous": one range each. "zigzag": the sequence is divided into twice as many chunks as
+    ranks; rank r holds chunk r and the r-th chunk from the end. Under a causal mask all ranks then
+    have equal numbers of pairs of queries and keys.
     """
     chunks = ranks if layout == "contiguous" else 2 * ranks
     ends = [0, *accumulate(split_sizes(length, chunks))]
@@ -57,12 +57,12 @@ def spans(length: int, ranks: int, layout: Layout) -> list[list[range]]:
 
 
 def lengths(length: int, ranks: int, layout: Layout) -> list[int]:
-    """Tell for each rank how many positions it holds."""
+    """Return the number of positions that each rank holds."""
     return [sum(map(len, own)) for own in spans(length, ranks, layout)]
 
 
 def order(length: int, ranks: int, layout: Layout) -> torch.Tensor:
-    """Return the positions that the ranks hold, those of rank 0 first: a permutation."""
+    """Return the positions of all ranks, in the order of the ranks: a permutation."""
     return torch.cat([_positions(own) for own in spans(length, ranks, layout)])
 
 
@@ -71,28 +71,28 @@ def _positions(own: Sequence[range]) -> torch.Tensor:
 
 
 def visible(held: Sequence[Sequence[range]], own: int, other: int) -> Visible | None:
-    """Tell what rank `own` sees of rank `other` under a causal mask; None: nothing.
+    """Return what rank `own` sees of rank `other` under a causal mask, or None for nothing.
 
-    `held` has each rank's positions, as spans() gives them.
+    `held` has each rank's positions, as returned by spans().
     """
     if own == other:
         return Visible(_ALL, _ALL, causal=True)
     mine, theirs = held[own], held[other]
     if len(mine) == 1:
         return Visible(_ALL, _ALL, causal=False) if other < own else None
-    if other < own:  # both of this rank's chunks lie between those of the other one
+    if other < own:  # this rank's two chunks lie between those of the other rank
         return Visible(_ALL, slice(0, len(theirs[0])), causal=False)
     return Visible(slice(len(mine[0]), None), _ALL, causal=False)
 
 
 def halves(own: Visible | None, queries: int) -> tuple[list[Visible], list[Visible]]:
-    """Cut what a rank sees of its own keys in two, with as many pairs in each."""
+    """Divide what a rank sees of its own keys into halves with equal numbers of pairs."""
     if own is None:
         return [], []
     upper, lower = slice(0, queries // 2), slice(queries // 2, None)
     if not own.causal:
         return [Visible(upper, _ALL, causal=False)], [Visible(lower, _ALL, causal=False)]
-    # A triangle is a square and two triangles, which have half of its surface each.
+    # A triangle consists of a square and two triangles with half of its area together.
     triangles = [Visible(half, half, causal=True) for half in (upper, lower)]
     return [Visible(lower, upper, causal=False)], triangles
 
@@ -170,7 +170,7 @@ def unshard_sequence(
 
 
 class _Unshard(torch.autograd.Function):
-    """Gathers a sequence; its gradient is cut again."""
+    """Gathers a sequence. The gradient is divided again."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, axis: Axis, dim: int, layout: Layout) -> torch.Tensor:

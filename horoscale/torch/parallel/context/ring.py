@@ -1,4 +1,4 @@
-"""Ring attention: blocks of keys and values go round the ranks that divide a sequence.
+"""Ring attention: blocks of keys and values are passed around the ranks that divide a sequence.
 
 Liu, Zaharia, Abbeel: Ring Attention with Blockwise Transformers (2023).
 """
@@ -97,20 +97,20 @@ def ring_attention(
 
 @dataclass(frozen=True)
 class _Ring:
-    """The ranks of one call, and the blocks that go round among them."""
+    """The ranks of one call, and the blocks that are passed around among them."""
 
     axis: Axis
-    lengths: list[int]  # how many keys each rank has
-    held: list[list[range]] | None  # the positions of each rank's keys; None: all see all
+    lengths: list[int]  # number of keys on each rank
+    held: list[list[range]] | None  # positions of each rank's keys; None: no mask
     scale: float
-    number: int  # of the call
+    number: int  # number of the call
 
     def source(self, step: int) -> int:
-        """Return the position of the rank whose block this one has at a step."""
+        """Return the position of the rank whose block this rank has in a step."""
         return (self.axis.rank - step) % self.axis.size
 
     def visible(self, source: int) -> Visible | None:
-        """Tell what this rank's queries see of a rank's block; None: nothing."""
+        """Return what this rank's queries see of a rank's block, or None for nothing."""
         if not self.lengths[source]:
             return None
         if self.held is None:
@@ -122,7 +122,7 @@ class _Ring:
         return hvd.send_async(block, self.axis.next, self._tag(kind), set_of(self.axis))
 
     def receive(self, block: torch.Tensor, kind: int) -> Handle:
-        """Start to receive a block of the rank before."""
+        """Start to receive a block from the previous rank."""
         return hvd.recv_async(block, self.axis.prev, self._tag(kind), set_of(self.axis))
 
     def _tag(self, kind: int) -> int:
@@ -130,7 +130,7 @@ class _Ring:
 
 
 def _pack(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return keys and values as one block (2, batch, heads, positions, size): one message."""
+    """Return keys and values as one block for one message: (2, batch, heads, positions, size)."""
     return torch.stack((k.detach(), v.detach()))
 
 
@@ -139,7 +139,7 @@ def _room(like: torch.Tensor, length: int) -> torch.Tensor:
 
 
 class _Travel:
-    """The blocks of keys and values on their way round: this rank's own comes first."""
+    """The blocks of keys and values as they pass this rank, starting with its own."""
 
     def __init__(self, ring: _Ring, block: torch.Tensor) -> None:
         self._ring = ring
@@ -148,7 +148,7 @@ class _Travel:
         self._handles: list[Handle] = []
 
     def begin_step(self) -> tuple[int, torch.Tensor]:
-        """Start to pass on the block that is here and return it, with its rank's position."""
+        """Start to pass the current block on; return it with the position of its rank."""
         ring, block, step = self._ring, self._block, self._step
         if step + 1 < ring.axis.size:
             coming = _room(block, ring.lengths[ring.source(step + 1)])
@@ -157,27 +157,27 @@ class _Travel:
         return ring.source(step), block
 
     def end_step(self) -> None:
-        """Wait until the next block is here and the last one is gone."""
+        """Wait until the next block has arrived and the current one is sent."""
         wait_for_all(self._handles)
         self._handles = []
         self._step += 1
 
 
 def wait_for_all(handles: Sequence[Handle]) -> None:
-    """Wait for all; raise the first failure."""
+    """Wait for all handles; raise the first error."""
     for handle in handles:
         handle.wait()
 
 
 class _RingAttention(torch.autograd.Function):
-    """The attention, and its gradients by a second round of the ring."""
+    """The attention. Its gradients take a second round of the ring."""
 
     @staticmethod
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: _Ring
     ) -> torch.Tensor:
         q = in_rows(q.detach())
-        # Heads are next to their features, as layers join them: that needs no copy then.
+        # Stored with heads next to features, as layers join them: that avoids a copy.
         batch, heads, length, size = q.shape
         result = q.new_zeros((batch, length, heads, size), dtype=wide(q.dtype)).transpose(1, 2)
         sums = result.new_full(q.shape[:-1], -torch.inf)
@@ -198,7 +198,7 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():  # once_differentiable lets some of these pass as constants
+        if torch.is_grad_enabled():  # once_differentiable treats some of these as constants
             raise RuntimeError(f"{_TITLE}: its gradients have none: create_graph=True is refused")
         q, k, v, result, sums = ctx.saved_tensors
         backward = _Backward(ctx.ring, gradient, q, k, v, result, sums)
@@ -210,18 +210,18 @@ class _RingAttention(torch.autograd.Function):
 def _merge(
     result: torch.Tensor, sums: torch.Tensor, part: torch.Tensor, part_sums: torch.Tensor
 ) -> None:
-    """Add a block's attention, in place: both weigh as much as their softmax's sums."""
+    """Add a block's attention, in place, weighted by the softmax's sums."""
     share = torch.sigmoid(part_sums - sums)[..., None]
     result += share * (part - result)
     torch.logaddexp(sums, part_sums, out=sums)
 
 
 class _Backward:
-    """The backward pass of one call, which adds gradients up in wide dtypes.
+    """The backward pass of one call. Gradients are summed in at least float32.
 
-    The gradient of a block follows it round, from the rank after its own one on: each adds its
-    part, and the last one sends it home. A rank computes half of its own part at first, while the
-    first block comes, and the rest at last, while its gradient comes home.
+    The gradient of a block follows the block, starting at the rank after its owner: each rank adds
+    its part, and the last one sends it to the owner. To overlap, a rank computes half of its own
+    part while the first block arrives, and the rest while its gradient arrives.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class _Backward:
         result: torch.Tensor,
         sums: torch.Tensor,
     ) -> None:
-        """Take what forward() has saved, and the gradient of its result."""
+        """Take the tensors saved by forward(), and the gradient of its result."""
         self._ring = ring
         self._of_rows = in_rows(gradient), q, result, sums
         self._own = _pack(k, v)
@@ -242,7 +242,7 @@ class _Backward:
         self.for_block = torch.zeros_like(self._own, dtype=wide(q.dtype))
 
     def run(self) -> None:
-        """Add everything to for_queries and for_block, the gradient of this rank's block."""
+        """Add all contributions to for_queries and for_block, the gradient of this rank's block."""
         ring = self._ring
         first, rest = halves(ring.visible(ring.axis.rank), self.for_queries.shape[2])
         travel = _Travel(ring, self._own)
@@ -273,7 +273,7 @@ class _Backward:
             self.for_block[:, :, :, seen.keys] += self._parts(seen, self._own)
 
     def _parts(self, seen: Visible, block: torch.Tensor) -> torch.Tensor:
-        """Add to the gradient of the queries; return that of the keys and values they see."""
+        """Add to the gradient of the queries; return the gradient of the keys and values."""
         gradient, q, result, sums = (x[:, :, seen.queries] for x in self._of_rows)
         keys, values = block[:, :, :, seen.keys]
         softmax = Softmax(self._ring.scale, seen.causal)

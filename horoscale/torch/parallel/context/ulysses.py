@@ -1,4 +1,4 @@
-"""Ulysses attention: each rank computes some heads, for the whole sequence.
+"""Ulysses attention: each rank computes some of the heads, for the whole sequence.
 
 Jacobs et al.: DeepSpeed Ulysses (2023).
 """
@@ -96,8 +96,8 @@ def _attend(
     layout: Layout,
     scale: float,
 ) -> torch.Tensor:
-    """Return some heads' attention; positions come and go as the ranks hold them."""
-    if not q.numel() or not k.numel():  # for which the kernels are not made
+    """Return the attention of some heads. Positions are in the order in which ranks hold them."""
+    if not q.numel() or not k.numel():  # not supported by the kernels
         return q * (k.sum() + v.sum())
     permuted = order(q.shape[2], ranks, layout).to(q.device)
     if causal and layout != "contiguous":
@@ -118,7 +118,7 @@ def _to_heads(
 ) -> list[torch.Tensor]:
     """Exchange this rank's positions of all heads for all positions of this rank's heads.
 
-    Each tensor comes with how many heads and how many positions each rank has.
+    Each tensor is paired with the numbers of heads and of positions of each rank.
     """
     pieces = [torch.split(x, heads, 1) for x, heads, _ in tensors]
     shapes = [
@@ -141,7 +141,7 @@ def _to_positions(
 def _exchange(
     pieces: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Shape]], axis: Axis
 ) -> list[list[torch.Tensor]]:
-    """Send each rank its tensors, and return what comes from each, of these shapes."""
+    """Send each rank its tensors, and return the tensors received, which have these shapes."""
     if axis.size == 1:
         return [list(of_rank) for of_rank in pieces]
     counts = [sum(piece.numel() for piece in of_rank) for of_rank in pieces]

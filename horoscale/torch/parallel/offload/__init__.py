@@ -1,4 +1,4 @@
-"""Offload: what a rank does not need at the moment waits on a disk, or in the host's memory."""
+"""Offload: keeps a rank's state on a disk, or in host memory, while it is not in use."""
 
 from horoscale.torch.parallel.offload.activations import (
     DiskOffload,

@@ -1,4 +1,4 @@
-"""Activations that wait for their backward pass on a disk, or in the host's memory."""
+"""Activations that are kept on a disk, or in host memory, until their backward pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from horoscale.torch.parallel.offload.store import Store, Transfer
 from horoscale.torch.tensors import in_memory_order
 
 LEAST_BYTES = 64 << 10
-_MOST_PENDING = 64 << 20  # bytes that wait to be written, or one tensor
-_AHEAD = 2  # tensors that are read before the backward pass asks for them
+_MOST_PENDING = 64 << 20  # maximum bytes waiting to be written, or one tensor
+_AHEAD = 2  # tensors to read ahead of the backward pass
 
 
 def offload_activations(
@@ -56,13 +56,13 @@ def offload_activations(
 
 
 class DiskOffload:
-    """Makes contexts in which what autograd saves goes to a file, and comes back when needed.
+    """Creates contexts in which tensors that autograd saves are written to a file.
 
         pipe = par.Pipeline(stages, mesh.pp, activations=par.DiskOffload("/scratch"), …)
 
-    For CPU tensors; the file has no name and goes with the process. Weights, which stay in memory
-    anyway, and small tensors are not written. Threads write while the forward pass continues, and
-    read ahead of the backward pass.
+    Only CPU tensors are offloaded, except parameters, which stay in memory anyway, and small
+    tensors. Threads write while the forward pass continues, and read ahead of the backward pass.
+    The file has no name and disappears with the process.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class DiskOffload:
         """Open a file.
 
         Args:
-            folder: where; it takes the activations of all microbatches that are in flight. None:
-                the system's folder for temporary files.
+            folder: the folder of the file, with room for the activations of all microbatches in
+                flight. None: the system's folder for temporary files.
             least_bytes: smaller tensors stay in memory.
 
         Raises:
@@ -81,29 +81,29 @@ class DiskOffload:
         self.store = Store(folder)
         weakref.finalize(self, self.store.close)
         self._least = least_bytes
-        self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets, by their size
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
         self._saved: weakref.WeakValueDictionary[int, _Stored] = weakref.WeakValueDictionary()
-        self._numbers = count()  # of what is saved: backward passes go back
+        self._numbers = count()  # numbers of saved tensors; backward passes read in reverse order
         self._pending: deque[tuple[int, Transfer]] = deque()  # bytes that are being written
-        self._lock = threading.RLock()  # backward passes of several devices have a thread each
-        # Its own, and nobody waits with it: the collector may forget tensors in a thread that moves
-        # what another one waits for with _lock.
+        self._lock = threading.RLock()  # each device has its own thread for backward passes
+        # A separate lock, which is never held while waiting: the garbage collector may free tensors
+        # in an I/O thread for which another thread waits while it holds _lock.
         self._places = threading.RLock()
 
     def __call__(self) -> AbstractContextManager[object]:
-        """Return a context to save activations in."""
+        """Return a context in which saved activations are offloaded."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     @property
     def file_bytes(self) -> int:
-        """How large the file has become."""
+        """The size of the file."""
         return self.store.file.nbytes
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Stored:
-        values = tensor.detach()  # a result would keep the node that saves it, and that keeps this
+        values = tensor.detach()  # avoids a reference cycle between a result and its graph node
         if not tensor.is_cpu or not _worth_it(tensor, self._least):
             return values
-        values = values.resolve_conj().resolve_neg()  # the file has what is in memory
+        values = values.resolve_conj().resolve_neg()  # stored as it is in memory
         if not in_memory_order(values).is_contiguous():  # it has gaps
             values = values.contiguous()
         with self._lock:
@@ -128,30 +128,30 @@ class DiskOffload:
             return saved.read()
 
     def take(self, nbytes: int) -> int:
-        """Return the offset of a free place."""
+        """Return the offset of a free region."""
         with self._places:
             return (
                 self._free[nbytes].pop() if self._free[nbytes] else self.store.file.reserve(nbytes)
             )
 
     def give_back(self, nbytes: int, offset: int) -> None:
-        """Let a place be taken again."""
+        """Mark a region as free."""
         with self._places:
             self._free[nbytes].append(offset)
 
 
 class HostOffload:
-    """Makes contexts in which what autograd saves on a GPU goes to the host's memory, and back.
+    """Creates contexts in which GPU tensors that autograd saves are copied to host memory.
 
-    Tensors of the CPU stay as they are.
+    CPU tensors are not moved.
     """
 
     def __init__(self, least_bytes: int = LEAST_BYTES) -> None:
-        """Leave tensors of fewer bytes where they are."""
+        """Offload only tensors of at least `least_bytes` bytes."""
         self._least = least_bytes
 
     def __call__(self) -> AbstractContextManager[object]:
-        """Return a context to save activations in."""
+        """Return a context in which saved activations are offloaded."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
@@ -169,12 +169,12 @@ class HostOffload:
 
 
 class _Stored:
-    """A tensor in the file, until it is forgotten.
+    """A tensor in the file, until it is released.
 
     Attributes:
-        number: what was saved before has the number before.
-        nbytes: that it takes in the file.
-        written: on its way there.
+        number: its position in the order of saved tensors.
+        nbytes: its size in the file.
+        written: the transfer that writes it.
     """
 
     def __init__(self, offload: DiskOffload, values: torch.Tensor, number: int) -> None:
@@ -183,21 +183,21 @@ class _Stored:
         self.written = Transfer()
         self._offload = offload
         self._dtype = values.dtype
-        self._shape, self._strides = values.shape, values.stride()  # the same kernels, same bits
+        self._shape, self._strides = values.shape, values.stride()  # so kernels give the same bits
         self._coming: tuple[torch.Tensor, Transfer] | None = None
         self._offset = -1
         self._offset = offload.take(self.nbytes)
         self.written = offload.store.write_at(self._offset, values)
 
     def start(self) -> None:
-        """Begin to read it, unless that has been."""
+        """Start to read it, unless that has started."""
         if self._coming is None:
             self.written.wait()
             values = torch.empty_strided(self._shape, self._strides, dtype=self._dtype)
             self._coming = values, self._offload.store.read_at(self._offset, values)
 
     def read(self) -> torch.Tensor:
-        """Return the values."""
+        """Return the tensor."""
         self.start()
         assert self._coming is not None
         (values, transfer), self._coming = self._coming, None
@@ -205,7 +205,7 @@ class _Stored:
         return values
 
     def __del__(self) -> None:
-        self.written.settle()  # the graph may have been thrown away
+        self.written.settle()  # the graph may be released before a backward pass
         if self._coming is not None:
             self._coming[1].settle()
         if self._offset >= 0:
@@ -213,7 +213,7 @@ class _Stored:
 
 
 def _worth_it(tensor: torch.Tensor, least_bytes: int) -> bool:
-    base = tensor if tensor._base is None else tensor._base  # of a transposed weight
+    base = tensor if tensor._base is None else tensor._base  # such as a transposed weight
     return (
         tensor.layout is torch.strided
         and tensor.nbytes >= least_bytes

@@ -1,4 +1,4 @@
-"""DirectFile: a file without a name, read and written past the page cache."""
+"""DirectFile: a file without a name, read and written with direct I/O."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from pathlib import Path
 
 import torch
 
-ALIGNMENT = 4096  # of offsets, lengths and memory: what file systems want for direct I/O
+ALIGNMENT = 4096  # of offsets, lengths and memory, as file systems require for direct I/O
 
 
 class OffloadError(RuntimeError):
-    """The folder that state or activations are offloaded to is full, missing or broken."""
+    """The folder for offloaded state or activations is full, missing or broken."""
 
 
 class DirectFile:
-    """A file that only this process has, and that goes with it, however it ends.
+    """A private file that disappears with the process, however it ends.
 
-    Reads and writes release the interpreter's lock, and any number of threads may call them. They
-    pass the page cache by (O_DIRECT) where the file system allows that.
+    Reads and writes release the GIL, and any number of threads may call them. They bypass the page
+    cache (O_DIRECT) if the file system supports it.
 
     Attributes:
-        folder: where it is.
-        is_direct: whether the page cache is passed by.
-        nbytes: how large the file is; this much of the disk is reserved.
+        folder: its folder.
+        is_direct: whether it bypasses the page cache.
+        nbytes: its size, which is reserved on the disk.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """Make the file; only the user may read it, and its name is removed at once.
+        """Create the file. Only the user may read it, and its name is removed at once.
 
         Args:
-            folder: where; None: the system's folder for temporary files.
+            folder: its folder. None: the system's folder for temporary files.
 
         Raises:
             OffloadError: there is no such folder, or it can't be written to.
@@ -52,7 +52,7 @@ class DirectFile:
         self.is_direct = self._set_direct(True)
 
     def reserve(self, nbytes: int) -> int:
-        """Make the file so much longer, with room on the disk; return where the new part begins.
+        """Extend the file by `nbytes` and reserve the disk space; return the old end.
 
         Raises:
             OffloadError: the disk is full.
@@ -66,17 +66,17 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not was_direct:
                     raise self._failed("reserve", length, error) from error
-                # This file system can't reserve, and libc writes a byte of each block instead.
+                # This file system cannot reserve space; libc instead writes a byte of each block.
                 self.is_direct = self._set_direct(False)
         self.nbytes += length
         return begin
 
     def map(self, offset: int, nbytes: int) -> mmap.mmap:
-        """Return a part of the file as memory: what is read there comes from the disk."""
+        """Map a part of the file into memory."""
         return mmap.mmap(self._file, aligned(nbytes), offset=offset)
 
     def write(self, values: memoryview, offset: int) -> None:
-        """Write all bytes. Unless aligned, they go through the page cache.
+        """Write all bytes. Unaligned writes go through the page cache.
 
         Raises:
             OffloadError: the disk is full or broken.
@@ -84,7 +84,7 @@ class DirectFile:
         self._move(os.pwritev, "write", values, offset)
 
     def read(self, values: memoryview, offset: int) -> None:
-        """Fill memory with what is there.
+        """Read from the file into memory.
 
         Raises:
             OffloadError: the disk is broken.
@@ -92,18 +92,18 @@ class DirectFile:
         self._move(os.preadv, "read", values, offset)
 
     def close(self) -> None:
-        """Give the disk's room back."""
+        """Release the disk space."""
         self._close()
 
     def _move(self, move: object, what: str, values: memoryview, offset: int) -> None:
         assert callable(move)
         while values:
-            was_direct = self.is_direct  # another thread may change it meanwhile
+            was_direct = self.is_direct  # another thread may change it in the meantime
             try:
                 number = move(self._file, [values], offset)
             except OSError as error:
                 if error.errno == errno.EINVAL and was_direct:
-                    self.is_direct = self._set_direct(False)  # this disk wants another alignment
+                    self.is_direct = self._set_direct(False)  # this disk needs another alignment
                     continue
                 raise self._failed(what, len(values), error) from error
             if number == 0:
@@ -111,7 +111,7 @@ class DirectFile:
             values, offset = values[number:], offset + number
 
     def _set_direct(self, wanted: bool) -> bool:
-        """Pass the page cache by, or not; return whether it is so now."""
+        """Enable or disable direct I/O; return whether it is enabled now."""
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         try:
             fcntl.fcntl(
@@ -133,22 +133,21 @@ class DirectFile:
 
 
 def aligned(nbytes: int) -> int:
-    """Return a number of bytes rounded up so that they can be moved directly."""
+    """Return a number of bytes rounded up to the alignment for direct I/O."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def aligned_memory(nbytes: int) -> torch.Tensor:
-    """Return so many bytes, rounded up, of memory that can be moved directly."""
+    """Return memory of at least `nbytes` bytes, aligned for direct I/O."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(aligned(nbytes), ALIGNMENT), flags=private)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def bytes_of(values: torch.Tensor) -> memoryview:
-    """Return the memory of a dense tensor of the CPU, in its own order.
+    """Return the memory of a dense CPU tensor, in its own order.
 
-    The tensor is to outlive it. (Of numpy's view of a tensor the memory could not be given back by
-    resizing its storage.)
+    The tensor must outlive it. (numpy's view would prevent resizing the tensor's storage.)
     """
     memory = (ctypes.c_char * values.nbytes).from_address(values.data_ptr())
     return memoryview(memory).cast("B")

@@ -1,7 +1,7 @@
-"""Memory that goes back to the system as soon as it is freed.
+"""Makes malloc return freed memory to the system.
 
-By default glibc's malloc keeps freed blocks of up to 32 MiB for later ones. Where parameters come
-and go these are most of a process' memory, and offloading would save little.
+By default, glibc's malloc keeps freed blocks of up to 32 MiB for reuse. If parameters are allocated
+and freed repeatedly, these are most of a process's memory, and offloading would save little.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _LARGE = 1 << 20
 
 
 def give_large_blocks_back() -> None:
-    """Have malloc map blocks of 1 MiB or more one by one, in this process from now on.
+    """Make malloc map blocks of 1 MiB or more individually, in this process from now on.
 
-    Does nothing where the user has said how (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES), or another
-    malloc is in use.
+    Does nothing if the user has configured malloc (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES), or
+    another malloc is in use.
     """
     if "MALLOC_MMAP_THRESHOLD_" in os.environ or "GLIBC_TUNABLES" in os.environ:
         return
@@ -25,7 +25,7 @@ def give_large_blocks_back() -> None:
 
 
 def give_free_memory_back() -> None:
-    """Have malloc give back what is free now, as far as it is whole pages."""
+    """Make malloc return free whole pages to the system."""
     _call("malloc_trim", 0)
 
 

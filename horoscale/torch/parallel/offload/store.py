@@ -1,4 +1,4 @@
-"""Store: flat tensors in a file, moved by threads while others compute."""
+"""Store: flat tensors in a file, read and written by threads in the background."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from horoscale.torch.parallel.offload.direct import (
 )
 
 THREADS = 4
-CHUNK_BYTES = 2 << 20  # that a thread moves at once
+CHUNK_BYTES = 2 << 20  # size of a thread's read or write
 
 
 class Transfer:
-    """What threads are moving."""
+    """Reads and writes in progress."""
 
     def __init__(self, parts: Iterable[Future[None]] = ()) -> None:
-        """Follow these parts."""
+        """Track these parts."""
         self._parts = list(parts)
 
     def add(self, other: Transfer) -> None:
-        """Follow what another one does, too."""
+        """Track another transfer's parts, too."""
         self._parts += other._parts
 
     def then(self, work: Callable[[], None]) -> Transfer:
-        """Have the thread that is done last do something that does not wait; follow that.
+        """Run a function that does not block after the last part; track it, too.
 
-        Where nothing is moved this thread does it.
+        The thread that finishes last runs it; this thread does if nothing is in progress.
         """
         parts, rest = self._parts, len(self._parts)
         lock = threading.Lock()
@@ -67,20 +67,20 @@ class Transfer:
         return Transfer([end])
 
     def wait(self) -> None:
-        """Return when all is moved.
+        """Wait until everything is transferred.
 
         Raises:
-            OffloadError: something could not be.
+            OffloadError: a part failed.
         """
         parts, self._parts = self._parts, []
         failure = None
-        for part in parts:  # all of them: what they use is free afterwards
+        for part in parts:  # wait for all, because their memory is free afterwards
             failure = part.exception() or failure
         if failure is not None:
             raise failure
 
     def settle(self) -> None:
-        """Return when nothing is moved any longer, whether it succeeded or not."""
+        """Wait until nothing is in progress, ignoring errors."""
         wait(self._parts)
 
 
@@ -88,10 +88,10 @@ class Area:
     """A flat tensor in the file.
 
     Attributes:
-        offset: where it begins in the file.
-        tensor: the values, as a view of the file: for all that is not in a hurry, such as
-            checkpoints. It is read through the page cache, which the system can take back. What
-            Store.write() has written is there when its transfer is done.
+        offset: its offset in the file.
+        tensor: a view of the file, for uses where speed does not matter, such as checkpoints. It is
+            read through the page cache, which the system can reclaim. It shows data written by
+            Store.write() once the transfer is done.
     """
 
     def __init__(self, file: DirectFile, offset: int, length: int, dtype: torch.dtype) -> None:
@@ -101,7 +101,7 @@ class Area:
         self.tensor = torch.frombuffer(self._map, dtype=dtype)[:length]
 
     def drop(self) -> None:
-        """Let this process forget what it has seen of the values."""
+        """Drop the mapped pages from this process's memory."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
@@ -109,25 +109,25 @@ class Store:
     """The offloaded tensors of a rank.
 
     Attributes:
-        file: where they are.
+        file: the file with the tensors.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, nbytes: int = 0) -> None:
-        """Make the file, with room for so many bytes.
+        """Create the file and reserve `nbytes` bytes.
 
         Raises:
             OffloadError: the folder is missing, can't be written to, or is on a disk that is full.
         """
         self.file = DirectFile(folder)
         self._areas: list[Area] = []
-        self._reserved = 0  # bytes at the end of the file that no area has
+        self._reserved = 0  # bytes at the end of the file that belong to no area
         self._threads = ThreadPoolExecutor(THREADS, "horoscale-offload")
-        self._own = threading.local()  # memory of each thread
+        self._own = threading.local()  # buffer of each thread
         self._free: list[torch.Tensor] = []
         self.reserve(nbytes)
 
     def reserve(self, nbytes: int) -> None:
-        """Have room for areas that will be made, of so many bytes together.
+        """Reserve a total of `nbytes` bytes for future areas.
 
         Raises:
             OffloadError: the disk is full.
@@ -137,7 +137,7 @@ class Store:
             self._reserved = nbytes
 
     def area(self, length: int, dtype: torch.dtype) -> Area:
-        """Return a new tensor of zeros.
+        """Return a new tensor, filled with zeros.
 
         Raises:
             OffloadError: the disk is full.
@@ -150,40 +150,40 @@ class Store:
         return made
 
     def drop(self) -> None:
-        """Let this process forget what it has seen of all areas."""
+        """Drop the mapped pages of all areas from this process's memory."""
         for one in self._areas:
             one.drop()
 
     def write(self, area: Area, begin: int, values: torch.Tensor) -> Transfer:
-        """Begin to write values to an area, from an element on that is aligned.
+        """Start to write values to an area, from an aligned element on.
 
-        They stay as they are until the transfer is done. Of memory that is not aligned the threads
-        make copies. Unaligned lengths end at the area's end: what comes after is room.
+        Do not modify the values until the transfer is done. Threads copy unaligned memory. Only a
+        write at the area's end may have an unaligned length, because padding follows it.
         """
         return self.write_at(area.offset + begin * values.dtype.itemsize, values)
 
     def read(self, area: Area, begin: int, values: torch.Tensor) -> Transfer:
-        """Begin to fill values with those of an area, from an element on that is aligned."""
+        """Start to read from an area into `values`, from an aligned element on."""
         return self.read_at(area.offset + begin * values.dtype.itemsize, values)
 
     def write_at(self, offset: int, values: torch.Tensor) -> Transfer:
-        """Begin to write a dense tensor to a place in the file that is aligned."""
+        """Start to write a dense tensor at an aligned offset in the file."""
         return self._each(offset, values, self._write)
 
     def read_at(self, offset: int, values: torch.Tensor) -> Transfer:
-        """Begin to fill a dense tensor with what is at a place in the file that is aligned."""
+        """Start to read into a dense tensor from an aligned offset in the file."""
         return self._each(offset, values, self._read)
 
     def take(self) -> torch.Tensor:
-        """Return memory of CHUNK_BYTES bytes that can be moved without a copy."""
+        """Return a buffer of CHUNK_BYTES bytes that can be transferred without a copy."""
         return self._free.pop() if self._free else aligned_memory(CHUNK_BYTES)
 
     def give_back(self, memory: torch.Tensor) -> None:
-        """Let memory that take() has returned be taken again."""
+        """Return a buffer from take() for reuse."""
         self._free.append(memory)
 
     def close(self) -> None:
-        """Give the disk's room back when no tensor of it is left."""
+        """Release the disk space when no tensor refers to it."""
         self._threads.shutdown()
         self._free.clear()
         self._areas.clear()
@@ -216,7 +216,7 @@ class Store:
         np.copyto(np.asarray(values), np.asarray(own)[: len(values)])
 
     def _bounce(self, nbytes: int) -> memoryview:
-        """Return this thread's memory, as long as so many bytes are when aligned."""
+        """Return this thread's buffer, of `nbytes` bytes rounded up to the alignment."""
         if not hasattr(self._own, "memory"):
             self._own.memory = aligned_memory(CHUNK_BYTES)
         return bytes_of(self._own.memory)[: aligned(nbytes)]

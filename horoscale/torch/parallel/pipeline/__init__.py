@@ -1,4 +1,4 @@
-"""Pipelines: a model in stages on several ranks, and microbatches that go through them."""
+"""Pipelines: a model divided into stages on several ranks, which process microbatches."""
 
 from horoscale.torch.parallel.pipeline.errors import PipelineError
 from horoscale.torch.parallel.pipeline.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""Agreement: what all ranks of a pipeline must have said alike, compared once."""
+"""Agreement: compares once what all ranks of a pipeline must specify alike."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from horoscale.torch.parallel.tags import PIPELINES
 
 _TAGS_EACH = 2**20
 
-_made: Counter[int] = Counter()  # pipelines, by the id of their process set
+_made: Counter[int] = Counter()  # number of pipelines by id of their process set
 
 
 class Agreed(NamedTuple):
-    """What the ranks know of each other from then on."""
+    """What the ranks know about each other afterwards."""
 
-    first_tag: int  # of those that the pipeline may use
-    hosts: tuple[int, ...]  # on which host each position of the axis is
+    first_tag: int  # the first tag that the pipeline may use
+    hosts: tuple[int, ...]  # host of each position on the axis
 
 
 def agree(axis: Axis, said: Mapping[str, Any]) -> Agreed:
-    """Compare what the ranks say of a pipeline; return what they agree on.
+    """Compare the ranks' descriptions of a pipeline; return what they agree on.
 
-    Collective over the axis. None is what a rank knows nothing of.
+    Collective over the axis. A value of None is not compared.
 
     Raises:
         MismatchError: on all ranks; it names what differs, and the ranks.
@@ -38,7 +38,7 @@ def agree(axis: Axis, said: Mapping[str, Any]) -> Agreed:
     assert identity is not None
     host = current_runtime().topology.cross_rank
     answers = allgather_object((dict(said), _made[identity], host), "horoscale.pipeline", axis.set)
-    # The most of all: ranks that came later to an elastic job have made fewer.
+    # The maximum, because ranks that joined an elastic job later have created fewer pipelines.
     number = max(int(made) for _, made, _ in answers)
     _made[identity] = number + 1
     differing = [key for key in said if _differs([given.get(key) for given, _, _ in answers])]

@@ -1,8 +1,8 @@
-"""SplitBackward: a backward pass in two parts, for the inputs first and for the weights later.
+"""SplitBackward: a backward pass in two parts: gradients of inputs first, of weights later.
 
-The first part runs the graph between outputs and inputs only. On the way it keeps the gradients
-that arrive at the nodes where weights come in; the second part runs these nodes again, for their
-weights only. So each gradient is computed once, by the same kernels as in one pass: same bits.
+The first part runs only the graph between outputs and inputs. It keeps the gradients that arrive at
+the nodes that use weights. The second part runs these nodes again, for their weights only. Each
+gradient is thus computed once, by the same kernels as in a single pass, with bitwise equal results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge
 
 from horoscale._core import UnsupportedError
 
-Node: TypeAlias = Any  # of autograd's graph
+Node: TypeAlias = Any  # a node of autograd's graph
 
 
 class SplitBackward:
@@ -29,18 +29,18 @@ class SplitBackward:
         gradients: Sequence[torch.Tensor | None],
         inputs: Sequence[torch.Tensor],
     ) -> None:
-        """Prepare the gradients of `outputs` with respect to leaves `inputs`, and to weights."""
+        """Prepare gradients of `outputs` with respect to the leaves `inputs`, and to weights."""
         need_support()
         self._outputs = list(outputs)
         self._gradients = list(gradients)
         self._inputs = list(inputs)
-        self._entries: dict[Node, list[torch.Tensor]] = {}  # nodes where weights come in, and which
+        self._entries: dict[Node, list[torch.Tensor]] = {}  # nodes that use weights, and which
         self._arrived: dict[Node, Sequence[torch.Tensor | None]] = {}
 
     def run_inputs(self) -> None:
-        """Add the gradients of the inputs to their `grad`."""
+        """Accumulate the gradients of the inputs in their `grad`."""
         if not self._inputs:
-            return  # run_weights() does all
+            return  # run_weights() computes all gradients
         self._entries, at_once = _where_weights_enter(self._outputs, self._inputs)
         hooks = [node.register_prehook(self._keeper(node)) for node in self._entries]
         torch.autograd.backward(
@@ -60,11 +60,11 @@ class SplitBackward:
         return keep
 
     def run_weights(self) -> None:
-        """Add the gradients of the weights to their `grad`."""
+        """Accumulate the gradients of the weights in their `grad`."""
         if not self._inputs:
             torch.autograd.backward(self._outputs, self._gradients)
             return
-        # One by one: from a node the next ones can be reached, and would be run again.
+        # One by one, because a node may be reachable from another, and would run twice.
         for node, arrived in self._arrived.items():
             there = [(index, one) for index, one in enumerate(arrived) if one is not None]
             if there and self._entries[node]:
@@ -79,16 +79,16 @@ class SplitBackward:
 def _where_weights_enter(
     outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[dict[Node, list[torch.Tensor]], list[torch.Tensor]]:
-    """Return the nodes between outputs and inputs that have weights beside them, and which.
+    """Return the nodes between outputs and inputs that use weights, and which weights.
 
-    And the weights whose gradients must be computed in the first part: they come in at several
-    nodes, so that none of these can be run without the others.
+    Also return the weights whose gradients must be computed in the first part: several nodes use
+    them, so none of these nodes can be run without the others.
     """
     roots = [one.grad_fn for one in outputs if one.grad_fn is not None]
     order = _children_first(roots)
     leaves = {id(one) for one in inputs}
     to_inputs: set[Node] = set()
-    weights: dict[Node, dict[int, torch.Tensor]] = {}  # of nodes that lead to no input
+    weights: dict[Node, dict[int, torch.Tensor]] = {}  # weights of nodes that lead to no input
     entries: dict[Node, dict[int, torch.Tensor]] = {}
     for node, children in order:
         beside = [weights[child] for child in children if child not in to_inputs]
@@ -112,7 +112,7 @@ def _where_weights_enter(
 
 
 def _children_first(roots: Sequence[Node]) -> list[tuple[Node, list[Node]]]:
-    """Return the nodes of a graph, each with its children, and after them."""
+    """Return the nodes of a graph with their children, in post-order."""
     order: list[tuple[Node, list[Node]]] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, list[Node] | None]] = [(root, None) for root in roots]
@@ -122,7 +122,7 @@ def _children_first(roots: Sequence[Node]) -> list[tuple[Node, list[Node]]]:
             order.append((node, children))
         elif node not in seen:
             seen.add(node)
-            # Asked for once: autograd makes new objects of Python each time.
+            # Read only once: autograd creates new Python objects on each access.
             children = [child for child, _ in node.next_functions if child is not None]
             stack.append((node, children))
             stack += [(child, None) for child in children]
@@ -131,7 +131,7 @@ def _children_first(roots: Sequence[Node]) -> list[tuple[Node, list[Node]]]:
 
 @cache
 def need_support() -> None:
-    """Raise UnsupportedError if PyTorch can't begin a backward pass inside a graph."""
+    """Raise UnsupportedError if PyTorch can't start a backward pass inside a graph."""
     weight = torch.ones((), requires_grad=True)
     with torch.enable_grad():
         node: Node = (weight * 2).grad_fn

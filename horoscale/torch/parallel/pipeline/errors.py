@@ -1,8 +1,8 @@
-"""PipelineError: what stops a pipeline on all of its ranks."""
+"""PipelineError: a pipeline failed on all of its ranks."""
 
 
 class PipelineError(RuntimeError):
-    """A step of a pipeline failed on one rank; all ranks of the pipeline raise it, with its cause.
+    """A step of a pipeline failed on one rank. All ranks of the pipeline raise it, with its cause.
 
-    The pipeline can't be used any longer: make another one.
+    The pipeline can't be used any longer: create another one.
     """

@@ -1,4 +1,4 @@
-"""Execution: one rank's operations of a step, run on its stages and links."""
+"""Execution: runs one rank's operations of a step on its stages and links."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from horoscale.torch.parallel.pipeline.schedule import Action, Operation
 from horoscale.torch.parallel.pipeline.stage import Stage
 
 Outputs: TypeAlias = tuple[torch.Tensor, ...]
-_AHEAD = 2  # operations whose inputs may come while another one runs
+_AHEAD = 2  # operations whose inputs may be received while another one runs
 
-# What the first stage gets of a microbatch: None, where that has no rows.
+# Returns the first stage's input for a microbatch, or None if the microbatch has no rows.
 Source: TypeAlias = Callable[[int], "Parcel | None"]
-# What becomes of the last stage's outputs of a microbatch: its loss.
+# Takes the last stage's outputs for a microbatch and returns the loss.
 Sink: TypeAlias = Callable[[int, Outputs], torch.Tensor]
 
 
@@ -29,12 +29,12 @@ class Wiring:
     """The links of one rank."""
 
     def __init__(self, axis: Axis, stages: int, microbatches: int, agreed: Agreed) -> None:
-        """Link the stages of this rank to their neighbors, and all ranks to the last stage's."""
+        """Link this rank's stages to their neighbors, and all ranks to that of the last stage."""
         self._axis = axis
         self._hosts = agreed.hosts
         first_tag = agreed.first_tag
-        self.forward: dict[int, Link] = {}  # by the stage that they come from
-        self.backward: dict[int, Link] = {}  # the same, for the gradients of its outputs
+        self.forward: dict[int, Link] = {}  # by sending stage
+        self.backward: dict[int, Link] = {}  # by the stage whose outputs' gradients are sent
         for stage in range(stages - 1):
             ends = (stage % axis.size, (stage + 1) % axis.size)
             if axis.rank in ends:
@@ -54,17 +54,17 @@ class Wiring:
         return self._ties[-1]
 
     def _link(self, position: int, tag: int, each_step: int = 1) -> Link:
-        """Make this rank's end of a link, over which so much is handed over in each step."""
+        """Create this rank's end of a link with `each_step` transfers in each step."""
         if position == self._axis.rank or self._axis.set is None:
             return Loop()
         near = self._hosts[position] == self._hosts[self._axis.rank]
         return Remote(self._axis.ranks[position], tag, self._axis.set, near, each_step)
 
     def fail(self, reason: str) -> None:
-        """Have all ranks that wait for this one raise PipelineError."""
+        """Make all ranks that wait for this one raise PipelineError."""
         links = (*self.forward.values(), *self.backward.values(), *self.results, *self._ties)
         for link in links:
-            with suppress(HorovodInternalError):  # who has left needs no reason
+            with suppress(HorovodInternalError):  # a rank that has left needs no reason
                 link.fail(reason)
 
 
@@ -72,7 +72,7 @@ class Execution:
     """Runs operations on the stages of this rank."""
 
     def __init__(self, stages: Mapping[int, Stage], last: int, wiring: Wiring) -> None:
-        """`stages` are this rank's by number; `last` is the number of the pipeline's last one."""
+        """`stages` are this rank's by number; `last` is the number of the pipeline's last stage."""
         self._stages = stages
         self._last = last
         self._wiring = wiring
@@ -86,7 +86,7 @@ class Execution:
         self._sink: Sink | None = None
 
     def run(self, program: Sequence[Operation], source: Source, sink: Sink) -> None:
-        """Run the operations in order; each waits for what it needs of other ranks."""
+        """Run the operations in order. Each waits for its inputs from other ranks."""
         self._source, self._sink = source, sink
         for stage in self._stages.values():
             stage.begin_step()
@@ -98,7 +98,7 @@ class Execution:
             self._source, self._sink = lambda _: None, None
 
     def _prepare(self, operations: Sequence[Operation]) -> None:
-        """Let what the next operations need come meanwhile."""
+        """Start to receive the inputs of the next operations."""
         for action, number, _ in operations:
             if action is Action.FORWARD and number:
                 self._wiring.forward[number - 1].prepare()
@@ -139,11 +139,11 @@ class Execution:
     def _return(
         self, stage: Stage, microbatch: int, backward: Callable[[int, Parcel], Tensors]
     ) -> None:
-        """Run a backward pass with the gradients of the next stage, if there is one."""
+        """Run a backward pass with the gradients from the next stage, if there is one."""
         parcel: Parcel | None = Parcel(())
         if stage.number != self._last:
             parcel = self._wiring.backward[stage.number].receive()
-        assert parcel is not None  # only evaluations skip
+        assert parcel is not None  # microbatches are skipped only in evaluations
         gradients = backward(microbatch, parcel)
         if stage.number:
             wanted = [False] * len(gradients)

@@ -1,7 +1,7 @@
-"""Frames: tensors that are handed over together, in one message.
+"""Frames: tensors that are sent together, in one message.
 
-A frame begins with a header of fixed size, which tells of which types and shapes the tensors are.
-They lie behind it, each aligned as a tensor of its own would be: kernels see no difference.
+A frame begins with a header of fixed size, which describes the dtypes and shapes of the tensors.
+They follow it, each aligned like an allocated tensor, so that kernels behave the same.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import torch
 
 from horoscale.torch.tensors import data_type, dtype_of
 
-_WORDS = 64  # of a header
+_WORDS = 64  # words of a header
 HEADER_BYTES = 8 * _WORDS
 _REASON_BYTES = HEADER_BYTES - 16
-_ALIGNMENT = 64  # of tensors, as PyTorch's own
-_LAYOUTS_KEPT = 64  # sequences may have any lengths
+_ALIGNMENT = 64  # alignment of tensors, as PyTorch's
+_LAYOUTS_KEPT = 64  # a limit, because sequences may have any lengths
 _ABSENT = -1  # in place of a dtype
 
 K = TypeVar("K")
-# A stage's outputs, or their gradients; None for what has no gradient.
+# A stage's outputs, or their gradients; None for a tensor without gradient.
 Tensors: TypeAlias = Sequence["torch.Tensor | None"]
 
 
 class Kind(IntEnum):
-    """What a frame hands over."""
+    """The content of a frame."""
 
     TENSORS = 0
     NOTHING = 1  # there is nothing to compute
-    FAILED = 2  # why this rank can't continue
-    RESIZED = 3  # the size of the frame that follows, which is not what was expected
+    FAILED = 2  # the reason why this rank can't continue
+    RESIZED = 3  # the size of the next frame, which differs from the expected one
 
 
 class Described(NamedTuple):
-    """A tensor of a frame."""
+    """The description of a tensor in a frame."""
 
-    dtype: torch.dtype | None  # None: there is not a tensor
+    dtype: torch.dtype | None  # None: no tensor
     differentiable: bool
     shape: tuple[int, ...]
 
@@ -47,10 +47,10 @@ _NO_TENSOR = Described(None, False, ())
 
 
 class Layout:
-    """Where which tensors are in a frame."""
+    """The positions of tensors in a frame."""
 
     def __init__(self, tensors: tuple[Described, ...]) -> None:
-        """Lay them out; ValueError if a header has no room for so many."""
+        """Lay tensors out; raise ValueError if there are too many for a header."""
         self.tensors = tensors
         words = [int(Kind.TENSORS), len(tensors)]
         self._offsets: list[int] = []
@@ -72,13 +72,13 @@ class Layout:
 
     @property
     def differentiable(self) -> list[bool]:
-        """Which tensors the sender wants the gradients of."""
+        """For each tensor, whether the sender needs its gradient."""
         return [one.differentiable for one in self.tensors]
 
     def views(self, frame: torch.Tensor) -> list[torch.Tensor | None]:
         """Return the tensors in a frame's memory.
 
-        Autograd sees tensors of their own: a change of one, in place, is none of the others.
+        Autograd treats them as separate tensors: modifying one in place does not affect the others.
         """
         storage = frame.untyped_storage()
         views: list[torch.Tensor | None] = []
@@ -91,7 +91,7 @@ class Layout:
         return views
 
     def seen_in(self, memory: Any) -> list[torch.Tensor | None]:
-        """Return the tensors in a frame that is the memory of a buffer, as views() does."""
+        """Return the tensors of a frame in a buffer's memory, as views() does."""
         views: list[torch.Tensor | None] = []
         for (dtype, _, shape), offset in zip(self.tensors, self._offsets, strict=True):
             if dtype is None:
@@ -117,21 +117,21 @@ def describe(tensors: Tensors, differentiable: Sequence[bool]) -> tuple[Describe
 
 
 def write_header(frame: torch.Tensor, words: Sequence[int]) -> None:
-    """Write a header, where a frame of bytes begins."""
+    """Write a header to the beginning of a frame."""
     frame[:HEADER_BYTES].view(torch.int64).copy_(
         torch.tensor([*words, *[0] * (_WORDS - len(words))])
     )
 
 
 def bare_frame(kind: Kind, number: int = 0, nbytes: int = HEADER_BYTES) -> torch.Tensor:
-    """Return a frame of so many bytes without tensors."""
+    """Return a frame of `nbytes` bytes without tensors."""
     frame = torch.empty(nbytes, dtype=torch.uint8)
     write_header(frame, [kind, number])
     return frame
 
 
 def failed_frame(reason: str) -> torch.Tensor:
-    """Return a frame that says why, as much of it as there is room for."""
+    """Return a frame with the reason of a failure, truncated to fit."""
     text = reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()
     padded = text.ljust(_REASON_BYTES, b"\0")
     words = torch.frombuffer(bytearray(padded), dtype=torch.int64).tolist()
@@ -146,13 +146,13 @@ def header_of(frame: torch.Tensor) -> bytes:
 
 
 def read_header(header: bytes) -> tuple[Kind, int]:
-    """Return the kind of a frame, and its number: of tensors or bytes."""
+    """Return the kind of a frame, and its number of tensors or bytes."""
     kind, number = _words(header)[:2]
     return Kind(kind), number
 
 
 def reason_in(header: bytes) -> str:
-    """Return what failed_frame() was given."""
+    """Return the reason that was passed to failed_frame()."""
     _, nbytes = read_header(header)
     return header[16 : 16 + nbytes].decode(errors="replace")
 
@@ -175,7 +175,7 @@ def layout_in(header: bytes) -> Layout:
 
 
 def remember(layouts: dict[K, Layout], key: K, layout: Layout) -> Layout:
-    """Keep a layout for the next frame that is like this one; return it."""
+    """Cache a layout for the next frame with the same key; return it."""
     if len(layouts) >= _LAYOUTS_KEPT:
         layouts.clear()
     layouts[key] = layout
@@ -188,14 +188,14 @@ def _words(header: bytes) -> list[int]:
 
 
 class Sizes:
-    """How large the frames of a link are expected to be. Both of its ends keep count, alike.
+    """The expected sizes of a link's frames. Both ends track them alike.
 
-    The frames of a step are expected to be what those of the two steps before were, one by one: a
-    batch's last microbatch is often smaller. Where these differ nothing but a header is expected.
+    Each frame of a step is expected to have the size that it had in the two preceding steps, since
+    a batch's last microbatch is often smaller. If these sizes differ, only a header is expected.
     """
 
     def __init__(self, each_step: int) -> None:
-        """Begin; so many frames belong to a step."""
+        """Create it for a link with `each_step` frames in each step."""
         self._last = [HEADER_BYTES] * each_step
         self._before = [HEADER_BYTES] * each_step
         self._at = 0
@@ -207,7 +207,7 @@ class Sizes:
         return last if last == self._before[self._at] else HEADER_BYTES
 
     def note(self, nbytes: int) -> None:
-        """Tell how large the next frame was."""
+        """Record the size of the current frame."""
         at = self._at
         self._before[at], self._last[at] = self._last[at], nbytes
         self._at = (at + 1) % len(self._last)

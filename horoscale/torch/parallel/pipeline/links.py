@@ -1,11 +1,11 @@
-"""Links: how tensors get from one stage to the next, or back.
+"""Links: transfer tensors from one stage to the next, or back.
 
-Each hand-over is a frame: one message with all of its tensors. A sender copies them into a slot of
-shared memory and goes on; a receiver on the same host reads them there. From another host they have
-to travel: that begins before they are needed, where prepare() is called.
+Each transfer is a frame: one message with all of its tensors. A sender copies them into a slot of
+shared memory and continues; a receiver on the same host reads them there. A frame from another host
+must travel: prepare() starts that before it is needed.
 
-A message must be asked for with its size. Both ends expect that of the steps before; where it is
-another one, a message of the size that was expected says so, and the frame follows.
+A receive must specify the size of the message. Both ends expect the size from earlier steps. If a
+frame has another size, a message of the expected size says so, and the frame follows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from horoscale.torch.tensors import data_type
 
 
 class Parcel:
-    """What has come over a link: tensors in memory that may be the sender's, until release()."""
+    """Tensors received over a link, in memory that may be the sender's, until release()."""
 
     def __init__(
         self,
@@ -52,20 +52,20 @@ class Parcel:
         differentiable: Sequence[bool] = (),
         view: MessageView | None = None,
     ) -> None:
-        """`differentiable` tells which tensors the sender wants the gradients of."""
+        """`differentiable` says for which tensors the sender needs the gradients."""
         self.tensors = tuple(tensors)
         self.differentiable = tuple(differentiable)
         self._view = view
 
     @property
     def borrowed(self) -> set[int]:
-        """The addresses of the tensors whose memory release() gives back."""
+        """The addresses of the tensors whose memory release() returns."""
         if self._view is None:
             return set()
         return {one.untyped_storage().data_ptr() for one in self.tensors if one is not None}
 
     def release(self) -> None:
-        """Give the memory back: nothing reads the tensors any longer."""
+        """Return the memory; the tensors must not be read any longer."""
         self.tensors = ()
         view, self._view = self._view, None
         if view is not None:
@@ -73,73 +73,73 @@ class Parcel:
 
 
 class Link(Protocol):
-    """Both ends of a link, of which a rank mostly uses one."""
+    """Both ends of a link. A rank usually uses only one of them."""
 
     def send(self, tensors: Tensors, differentiable: Sequence[bool]) -> None:
-        """Hand tensors over, which may be changed afterwards. Does not wait for the receiver."""
+        """Send tensors, which may be modified afterwards. Does not wait for the receiver."""
 
     def skip(self) -> None:
-        """Hand over that there is nothing to compute."""
+        """Tell the receiver that there is nothing to compute."""
 
     def fail(self, reason: str) -> None:
-        """Have the receiver raise PipelineError."""
+        """Make the receiver raise PipelineError."""
 
     def prepare(self) -> None:
-        """Let what is handed over next come while this rank does something else."""
+        """Start to receive the next frame in the background."""
 
     def receive(self) -> Parcel | None:
-        """Wait for what is handed over next; None if it was skip()."""
+        """Wait for the next frame; return None if it is from skip()."""
 
 
 class Loop:
     """A link inside one rank."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Create an empty link."""
         self._parcels: deque[Parcel | None] = deque()
 
     def send(self, tensors: Tensors, differentiable: Sequence[bool]) -> None:
-        """Hand tensors over as they are."""
+        """Pass tensors on as they are."""
         self._parcels.append(Parcel(tensors, differentiable))
 
     def skip(self) -> None:
-        """Hand over that there is nothing to compute."""
+        """Tell the receiver that there is nothing to compute."""
         self._parcels.append(None)
 
     def fail(self, reason: str) -> None:
-        """Do nothing: the receiver is the rank that has failed."""
+        """Do nothing: the receiver is the failed rank itself."""
 
     def prepare(self) -> None:
-        """Do nothing: all is here."""
+        """Do nothing: there is no transfer."""
 
     def receive(self) -> Parcel | None:
-        """Return what was handed over next."""
+        """Return the next tensors."""
         return self._parcels.popleft()
 
 
 class Slot:
-    """A piece of shared memory for a frame, and the send that reads it."""
+    """A region of shared memory for a frame, and the send that reads it."""
 
     def __init__(self, nbytes: int) -> None:
-        """Take memory; MemoryError if there is none."""
+        """Allocate memory; raise MemoryError if there is not enough."""
         try:
-            with torch.inference_mode(False):  # an evaluation's slots are used by steps
+            with torch.inference_mode(False):  # steps reuse slots from evaluations
                 self._memory = empty_shared(nbytes, dtype=torch.uint8)
-        except HorovodInternalError as error:  # of this rank alone: the others must be told
+        except HorovodInternalError as error:  # on this rank only; the others must be notified
             raise MemoryError(f"what the next stage gets has no room: {error}") from error
         self._described: tuple[Described, ...] | None = None
         self._places: list[torch.Tensor | None] = []
-        self.frame = self._memory  # as much of it as is sent
+        self.frame = self._memory  # the part of it that is sent
         self.taken = False
         self.handle: _core.Handle | None = None
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """The size in bytes."""
         return self._memory.numel()
 
     def free(self) -> bool:
-        """Return whether it may be written. Raises what went wrong with the send."""
+        """Return whether it may be overwritten. Raises the error of the send, if any."""
         if self.handle is not None and self.handle.done():
             self.handle.wait()
             self.handle = None
@@ -147,7 +147,7 @@ class Slot:
         return not self.taken
 
     def fill(self, described: tuple[Described, ...], layout: Layout, tensors: Tensors) -> None:
-        """Copy tensors into it, and their header where that is not the one before."""
+        """Copy tensors into it, and write their header unless it is unchanged."""
         if self._described != described:
             with torch.inference_mode(False):
                 self.frame = self._memory[: layout.nbytes]
@@ -162,10 +162,10 @@ class Slot:
 
 
 class Ring:
-    """Slots that are used again once they have been read, as many as are needed at once."""
+    """Slots that are reused after they have been read; as many as are in use at the same time."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Create a ring without slots."""
         self._slots: list[Slot] = []
         self._layouts: dict[tuple[Described, ...], Layout] = {}
 
@@ -175,7 +175,7 @@ class Ring:
     def take(self, tensors: Tensors, differentiable: Sequence[bool]) -> Slot:
         """Copy tensors into a free slot.
 
-        It is free again once the send is done that its handle is set to.
+        The caller must set its handle to the send; it is free again when the send is done.
         """
         described = describe(tensors, differentiable)
         layout = self._layouts.get(described)
@@ -186,14 +186,14 @@ class Ring:
         return slot
 
     def _find(self, nbytes: int) -> Slot:
-        for index, one in enumerate(self._slots):  # the one first that was sent longest ago
+        for index, one in enumerate(self._slots):  # the one that was sent first comes first
             if one.nbytes == nbytes and one.free():
                 self._slots.append(self._slots.pop(index))
                 return one
         free = sorted((one for one in self._slots if one.free()), key=lambda one: one.nbytes)
         slot = next((one for one in free if one.nbytes >= nbytes), None)
         if slot is None:
-            if free:  # too small, all of them: a larger one takes the place of the smallest
+            if free:  # all free slots are too small: replace the smallest one
                 self._slots.remove(free.pop(0))
             slot = Slot(nbytes)
             self._slots.append(slot)
@@ -206,29 +206,29 @@ class Remote:
     def __init__(
         self, peer: int, tag: int, process_set: ProcessSet, near: bool, each_step: int
     ) -> None:
-        """Link to the global rank `peer`, which has made the same link to this one.
+        """Link to the global rank `peer`, which creates the same link to this rank.
 
-        `near`: it is on the same host. `each_step`: how often a step hands something over.
+        `near`: whether it is on the same host. `each_step`: the number of transfers in each step.
         """
         self._where = (peer, tag, process_set)
         self._near = near
         self._ring = Ring()
         self._bare: deque[_core.Handle] = deque()  # sends without a slot
         self._sent, self._received = Sizes(each_step), Sizes(each_step)
-        self._arriving: deque[_Arriving] = deque()  # what prepare() has asked for
-        self._known: dict[bytes, Layout] = {}  # by the header
+        self._arriving: deque[_Arriving] = deque()  # receives started by prepare()
+        self._known: dict[bytes, Layout] = {}  # layouts by header
 
     def send(self, tensors: Tensors, differentiable: Sequence[bool]) -> None:
         """Copy tensors to shared memory and start to send them."""
-        slot = self._ring.take(tensors, differentiable)  # first: memory may run out
+        slot = self._ring.take(tensors, differentiable)  # first, because it may raise MemoryError
         slot.handle = self._send(slot.frame)
 
     def skip(self) -> None:
-        """Send that there is nothing to compute."""
+        """Tell the receiver that there is nothing to compute."""
         self._bare.append(self._send(bare_frame(Kind.NOTHING)))
 
     def fail(self, reason: str) -> None:
-        """Have the receiver raise PipelineError, whatever it waits for on this link."""
+        """Make the receiver raise PipelineError, whatever it waits for on this link."""
         self._bare.append(self._send(failed_frame(reason)))
 
     def _send(self, frame: torch.Tensor) -> _core.Handle:
@@ -245,9 +245,9 @@ class Remote:
         return message.start(frame.untyped_storage(), frame.data_ptr(), False)
 
     def prepare(self) -> None:
-        """Start to receive what comes next, as far as is known what that is."""
+        """Start to receive the next frame, as far as its size is known."""
         if self._near:
-            return  # it is read where it is
+            return  # the receiver reads it in the sender's memory
         if not self._arriving:
             self._arriving.append(self._ask(self._received.expected))
         elif len(self._arriving) == 1 and self._arriving[0].handle.done():
@@ -260,7 +260,7 @@ class Remote:
         return _Arriving(frame, self._start(False, frame))
 
     def receive(self) -> Parcel | None:
-        """Wait for the next frame, and find its tensors."""
+        """Wait for the next frame, and return its tensors."""
         frame = self._next(self._received.expected)
         header = frame.header
         if header not in self._known:
@@ -288,7 +288,7 @@ class Remote:
 
 
 class _Seen:
-    """A frame that is read where its sender has it."""
+    """A frame that is read in the sender's memory."""
 
     def __init__(self, view: MessageView) -> None:
         self.view = view
@@ -303,7 +303,7 @@ class _Seen:
 
 
 class _Arrived:
-    """A frame in memory of this rank."""
+    """A frame in this rank's memory."""
 
     view = None
 
@@ -326,6 +326,6 @@ class _Arriving(NamedTuple):
     handle: _core.Handle
 
     def wait(self) -> torch.Tensor:
-        """Return it once it is there."""
+        """Return it when it has arrived."""
         self.handle.wait()
         return self.frame

@@ -1,4 +1,4 @@
-"""How a batch becomes microbatches."""
+"""Divides a batch into microbatches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 import torch
 
-Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"  # cut along the first dimension
+Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"  # divided along the first dimension
 
 
 def as_tuple(batch: Batch, what: str) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of a batch; TypeError or ValueError if they are none, or don't match."""
+    """Return the tensors of a batch; raise TypeError or ValueError if they are invalid."""
     tensors = (batch,) if isinstance(batch, torch.Tensor) else tuple(batch)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -25,10 +25,10 @@ def as_tuple(batch: Batch, what: str) -> tuple[torch.Tensor, ...]:
 
 
 class Microbatches:
-    """A batch in parts of equal rows, or one row more for the first ones (torch.tensor_split)."""
+    """A batch in equal parts; the first ones may have one more row (torch.tensor_split)."""
 
     def __init__(self, batch: Batch, number: int, what: str, may_be_empty: bool) -> None:
-        """Cut; ValueError if there are too few rows for each to have one, unless that `may_be`."""
+        """Divide; raise ValueError if there are fewer rows than parts, unless `may_be_empty`."""
         tensors = as_tuple(batch, what)
         self._rows: int = tensors[0].shape[0]
         if self._rows < number and not (may_be_empty and self._rows):
@@ -46,9 +46,9 @@ class Microbatches:
         return self._parts[index][0] if self._single else self._parts[index]
 
     def rows(self, index: int) -> int:
-        """Return how many rows a microbatch has."""
+        """Return the number of rows of a microbatch."""
         return int(self._parts[index][0].shape[0])
 
     def share(self, index: int) -> float:
-        """Return which part of the batch's rows a microbatch has."""
+        """Return a microbatch's fraction of the batch's rows."""
         return self.rows(index) / self._rows

@@ -22,13 +22,13 @@ from horoscale.torch.parallel.pipeline.schedule import Action, make_schedule
 from horoscale.torch.parallel.pipeline.stage import Hooks, Stage
 from horoscale.torch.parallel.pipeline.tied import TiedNames, Ties
 
-# A stage of another rank may be None; what makes a module is called on the stage's rank alone.
+# Another rank's stage may be None. A function is called only on the stage's rank.
 StageLike: TypeAlias = "nn.Module | Callable[[], nn.Module] | None"
 LossFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
 
 class Pipeline:
-    """A model in stages, which microbatches go through one after the other.
+    """A model divided into stages, which process microbatches one after the other.
 
         pipe = par.Pipeline(stages, mesh.pp, loss=nn.functional.cross_entropy, microbatches=8)
         optimizer = torch.optim.AdamW(pipe.parameters())
@@ -37,8 +37,8 @@ class Pipeline:
             loss = pipe.step(x, target)
             optimizer.step()
 
-    Loss and gradients are those of one process that runs the microbatches one after the other, bit
-    for bit (where parameters are tied: to rounding).
+    Loss and gradients are bitwise equal to those of one process that runs the microbatches one
+    after the other (up to rounding for tied parameters).
     """
 
     def __init__(
@@ -53,27 +53,28 @@ class Pipeline:
         tied: Sequence[TiedNames] = (),
         activations: Hooks | None = None,
     ) -> None:
-        """Prepare a pipeline; all ranks of the axis make it alike. Nothing is sent yet.
+        """Create a pipeline, with the same arguments on all ranks of the axis. Sends nothing yet.
 
         Args:
-            stages: all stages of the model, in order; stage s is run by the rank at the position
-                s % axis.size. Each is a module that takes the tensors of the one before and returns
-                a tensor or a tuple of tensors. Stages of other ranks may be None; a function
-                without arguments makes the module, and is called where the stage is run.
+            stages: all stages of the model, in order. The rank at position s % axis.size runs stage
+                s. Each is a module that takes the outputs of the preceding stage and returns a
+                tensor or a tuple of tensors. Stages of other ranks may be None. A stage may be a
+                function without arguments that returns the module; only the stage's rank calls it.
             axis: the ranks.
-            loss: called with the last stage's output (a tuple if it returns one) and the target of
-                a microbatch; returns a scalar. Needed on the last stage's rank.
+            loss: a function of the last stage's output (a tuple if it returns one) and a
+                microbatch's target that returns a scalar. Required on the last stage's rank.
             schedule: "gpipe", "1f1b", "interleaved" (any number of stages for each rank) or "zb-h1"
-                (computes the gradients of weights where a rank would wait). See docs/pipelines.md.
-            microbatches: into how many parts the batch of a step is cut, along its first dimension.
-            reduction: how the loss function reduces, so that the step's loss is that of the whole
-                batch: "mean" over rows, so that the losses are averaged with the microbatches'
-                rows as weights; or "sum", so that they are summed.
+                (computes gradients of weights when a rank would be idle). See docs/pipelines.md.
+            microbatches: the number of parts into which a step's batch is divided, along its first
+                dimension.
+            reduction: the reduction of the loss function, which determines how the losses of
+                microbatches are combined: "mean" over rows (weighted by the microbatches' rows), or
+                "sum".
             tied: parameters that several stages share, such as the embedding of the first and last
-                stage: for each the stages and the parameter's names there,
-                [[(0, "embedding.weight"), (-1, "head.weight")]]. They begin with the first one's
-                value, and their gradients are summed over the stages.
-            activations: makes the context in which stages save activations for backward passes,
+                stage. For each, the stages and the parameter's names in them:
+                [[(0, "embedding.weight"), (-1, "head.weight")]]. They start with the value in the
+                first stage listed, and their gradients are summed over the stages.
+            activations: returns the context in which stages save activations for backward passes,
                 such as torch.autograd.graph.save_on_cpu or par.DiskOffload(folder).
 
         Raises:
@@ -115,24 +116,24 @@ class Pipeline:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank has the first stage, which gets the inputs."""
+        """Whether this rank has the first stage, which takes the inputs."""
         return 0 in self._stages
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the last stage, which gets the targets."""
+        """Whether this rank has the last stage, which takes the targets."""
         return self._last in self._stages
 
     @property
     def stages(self) -> dict[int, nn.Module]:
-        """The modules that this rank runs, by the number of their stage."""
+        """The modules that this rank runs, by stage number."""
         return {number: stage.module for number, stage in self._stages.items()}
 
     @property
     def module(self) -> nn.Module:
-        """This rank's stages as one module, whose names begin with the stages' numbers.
+        """This rank's stages as one module, with names that begin with the stage numbers.
 
-        For par.DistributedOptimizer(), par.clip_grad_norm_() and state dicts; not to be called.
+        For par.DistributedOptimizer(), par.clip_grad_norm_() and state dicts. Do not call it.
         """
         return self._module
 
@@ -146,7 +147,7 @@ class Pipeline:
 
     @property
     def tied_copies(self) -> list[nn.Parameter]:
-        """The tied parameters of this rank that are counted elsewhere.
+        """The tied parameters of this rank that another stage counts.
 
         For clip_grad_norm_(pipe.module, …, exclude=pipe.tied_copies).
         """
@@ -166,27 +167,27 @@ class Pipeline:
         scale: float = 1.0,
         sync_tied: bool = True,
     ) -> torch.Tensor:
-        """Run all microbatches forward and backward; gradients are added to parameters' `grad`.
+        """Run all microbatches forward and backward, and accumulate gradients in `grad`.
 
-        All ranks of the axis call it. Call it several times before the optimizer's step to
-        accumulate gradients.
+        All ranks of the axis must call it. To accumulate gradients, call it several times before
+        the optimizer's step.
 
         Args:
-            x: the batch, a tensor or several that the first stage takes; needed on the first
-                stage's rank, and ignored on the others.
-            target: what the loss function compares with; needed on the last stage's rank.
-            scale: multiplies the gradients, such as GradScaler's get_scale().
-            sync_tied: sum the gradients of tied parameters over their stages. False: call
-                sync_tied() later, where a DistributedOptimizer averages them first.
+            x: the batch: a tensor, or several tensors that the first stage takes. Required on the
+                first stage's rank, and ignored on the others.
+            target: the target for the loss function. Required on the last stage's rank.
+            scale: a factor for the gradients, such as GradScaler's get_scale().
+            sync_tied: whether to sum the gradients of tied parameters over their stages. False:
+                call sync_tied() later, after a DistributedOptimizer has averaged them.
 
         Returns:
-            The loss of the whole batch, on every rank; without `scale`.
+            The loss of the whole batch, on every rank, not multiplied by `scale`.
 
         Raises:
-            PipelineError: on all ranks, if a stage, the loss function or an argument of one rank
-                was wrong; it names the stage, the microbatch and the rank.
-            RuntimeError: gradients are off, as by torch.no_grad(), on this rank.
-            MismatchError: at the first step: the ranks made different pipelines.
+            PipelineError: a stage or the loss function failed, or an argument was invalid, on one
+                rank; raised on all ranks. It names the stage, the microbatch and the rank.
+            RuntimeError: gradients are disabled on this rank, as by torch.no_grad().
+            MismatchError: in the first step: the ranks created different pipelines.
             RankFailedError: a rank died or left.
         """
         with self._guarded() as wiring:
@@ -222,7 +223,7 @@ class Pipeline:
     def predict(self, x: Batch | None = None) -> Any:
         """Return the last stage's output for a batch on its rank, and None on the others.
 
-        As evaluate(), without a loss. All ranks of the axis call it.
+        Like evaluate(), but without a loss. All ranks of the axis must call it.
         """
         found: list[Outputs] = []
 
@@ -281,7 +282,7 @@ class Pipeline:
         return Microbatches(batch, self._microbatches, what, empty)
 
     def _everywhere(self, wiring: Wiring, loss: torch.Tensor | None) -> torch.Tensor:
-        """Return the loss, which the last stage's rank tells the others."""
+        """Return the loss on every rank; the last stage's rank sends it."""
         if loss is not None:
             for link in wiring.results:
                 link.send([loss], [False])
@@ -296,7 +297,7 @@ class Pipeline:
 
     @contextmanager
     def _guarded(self) -> Iterator[Wiring]:
-        """Agree before the first time; tell the other ranks of what goes wrong on this one."""
+        """Agree before the first step; report this rank's errors to the other ranks."""
         if self._failure:
             raise PipelineError(f"this pipeline has failed before: {self._failure}")
         begins = self._wiring is None
@@ -310,7 +311,7 @@ class Pipeline:
             raise
         except PipelineError as error:
             reason = str(error)
-            if error.__cause__ is not None:  # it happened here
+            if error.__cause__ is not None:  # it occurred on this rank
                 reason = f"rank {self._axis.ranks[self._axis.rank]}: {reason}"
             self._abandon(reason, wiring)
             raise PipelineError(reason) from error.__cause__
@@ -335,7 +336,7 @@ class Pipeline:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Have the modules in eval() meanwhile."""
+        """Put the modules in eval() inside the block."""
         training = [
             module
             for stage in self._stages.values()
@@ -363,7 +364,7 @@ def _module(stage: StageLike, number: int, axis: Axis) -> nn.Module:
 
 
 def _signature(stage: StageLike) -> str | None:
-    """Describe a module so that two ranks which cut a model in other places find out."""
+    """Describe a module, to detect ranks that divide the model differently."""
     if not isinstance(stage, nn.Module):
         return None
     shapes = [f"{name}{list(one.shape)}" for name, one in stage.named_parameters()]

@@ -1,8 +1,8 @@
-"""Schedules of pipelines: for each rank the list of its operations, in order. Pure data.
+"""Schedules of pipelines: the list of operations of each rank, in order. Pure data.
 
-A pipeline's stages are numbered from 0; stage s belongs to rank s % ranks. A stage processes its
-microbatches in order, forward and backward, in every schedule: so gradients add up in the order
-in which one process adds them up.
+A pipeline's stages are numbered from 0. Stage s belongs to rank s % ranks. In every schedule, a
+stage processes its microbatches in order, forward and backward, so gradients are summed in the same
+order as in one process.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Action(Enum):
     """What an operation computes."""
 
     FORWARD = "F"
-    BACKWARD = "B"  # the gradients of inputs and weights
-    INPUT = "I"  # those of inputs only
-    WEIGHT = "W"  # those of weights, after INPUT
+    BACKWARD = "B"  # gradients of inputs and weights
+    INPUT = "I"  # gradients of inputs only
+    WEIGHT = "W"  # gradients of weights, after INPUT
 
 
 class Operation(NamedTuple):
-    """One stage's part in the forward or backward pass of one microbatch."""
+    """One stage's part of the forward or backward pass of one microbatch."""
 
     action: Action
     stage: int
@@ -32,14 +32,14 @@ class Operation(NamedTuple):
         return f"{self.action.value}{self.stage}.{self.microbatch}"
 
 
-Program = tuple[Operation, ...]  # of one rank, in order
+Program = tuple[Operation, ...]  # operations of one rank, in order
 Schedule = tuple[Program, ...]  # one program for each rank
 
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forward passes, then all backward passes (Huang et al., 2019, arXiv:1811.06965).
 
-    The activations of all microbatches are held at once.
+    Holds the activations of all microbatches at once.
     """
     return tuple(
         tuple(
@@ -54,8 +54,7 @@ def gpipe(ranks: int, microbatches: int) -> Schedule:
 def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
     """Alternate as soon as possible (PipeDream-Flush: Narayanan et al., 2021, arXiv:2006.09503).
 
-    Takes as long as gpipe(), and rank r holds the activations of no more than `ranks` - r
-    microbatches.
+    Takes as long as gpipe(), but rank r holds the activations of at most `ranks` - r microbatches.
     """
     return interleaved(ranks, microbatches, 1)
 
@@ -63,13 +62,13 @@ def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
 def interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
     """1F1B with `chunks` stages on each rank (Narayanan et al., 2021, arXiv:2104.04473).
 
-    The bubble is shorter by the factor `chunks`, for as many times the messages. Any number of
-    microbatches is possible; a multiple of `ranks` is best.
+    The bubble is shorter by a factor of `chunks`; the number of messages grows by the same factor.
+    Any number of microbatches is possible; a multiple of `ranks` is best.
     """
     rounds = -(-microbatches // ranks)
     return tuple(
         tuple(
-            # Whole microbatches can be left out: an operation waits for none of another one.
+            # Whole microbatches can be omitted: operations of different ones are independent.
             operation
             for operation in _interleaved_program(rank, ranks, rounds, chunks)
             if operation.microbatch < microbatches
@@ -95,7 +94,7 @@ def _interleaved_program(rank: int, ranks: int, rounds: int, chunks: int) -> Pro
 
 
 def _alternate(forward: list[Operation], backward: list[Operation], ahead: int) -> Program:
-    """Do forward operations `ahead`, then one of each by turns, then what is left."""
+    """Return `ahead` forward operations, then one of each in turn, then the rest."""
     program = forward[:ahead]
     for index, operation in enumerate(backward):
         program += forward[ahead + index : ahead + index + 1]
@@ -106,15 +105,15 @@ def _alternate(forward: list[Operation], backward: list[Operation], ahead: int) 
 def zero_bubble(ranks: int, microbatches: int) -> Schedule:
     """ZB-H1 (Qi et al., 2024, arXiv:2401.10241): gradients of weights fill the bubble.
 
-    The gradient of the input, which the rank before waits for, is computed at once; those of the
-    weights when there is nothing more urgent. No rank holds more activations than the first one
-    of 1F1B does, and where all three parts take equally long the bubble is a third of that one's.
+    The gradient of the input, for which the preceding rank waits, is computed at once; those of the
+    weights are computed when nothing else is urgent. No rank holds more activations than the first
+    one in 1F1B. If all three parts take equally long, the bubble is a third of that in 1F1B.
     """
 
     def program(rank: int) -> Program:
         ahead = ranks - rank - 1
         operations = [Operation(Action.FORWARD, rank, i) for i in range(min(ahead, microbatches))]
-        for i in range(microbatches + rank):  # rank: how many weights' gradients wait
+        for i in range(microbatches + rank):  # rank: number of weight gradients that wait
             if ahead + i < microbatches:
                 operations.append(Operation(Action.FORWARD, rank, ahead + i))
             if i < microbatches:
@@ -135,13 +134,13 @@ NAMES = (*_ONE_STAGE, "interleaved")
 
 
 def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """Return the schedule of a name.
+    """Return the schedule with a name.
 
     Args:
         name: "gpipe", "1f1b", "interleaved" or "zb-h1".
-        ranks: that the pipeline has.
-        microbatches: that a step has.
-        chunks: stages on each rank; only "interleaved" takes more than one.
+        ranks: the number of ranks of the pipeline.
+        microbatches: the number of microbatches of a step.
+        chunks: the number of stages on each rank; more than one only for "interleaved".
 
     Raises:
         ValueError: there is no such schedule.

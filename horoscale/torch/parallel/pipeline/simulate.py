@@ -1,4 +1,4 @@
-"""Plays schedules without ranks: whether they end, how long they take, what they hold. Pure."""
+"""Simulates schedules: checks them for deadlocks, and computes times and memory. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import NamedTuple
 
 from horoscale.torch.parallel.pipeline.schedule import Action, Operation, Program, Schedule
 
-_LAST_USE = (Action.BACKWARD, Action.WEIGHT)  # what needs a microbatch's activations last
+_LAST_USE = (Action.BACKWARD, Action.WEIGHT)  # the last operations that need the activations
 
 
 class ScheduleError(ValueError):
-    """A schedule that can't be carried out."""
+    """A schedule cannot be executed."""
 
 
 class Span(NamedTuple):
-    """When an operation ran."""
+    """The start and end of an operation."""
 
     start: float
     end: float
 
 
 class Simulation(NamedTuple):
-    """What came of a schedule."""
+    """The result of a simulation."""
 
     spans: dict[Operation, Span]
     makespan: float  # from the first operation's start to the last one's end
-    bubbles: tuple[float, ...]  # for each rank the part of the makespan in which it waits
+    bubbles: tuple[float, ...]  # each rank's idle fraction of the makespan
 
 
 def check(schedule: Schedule, stages: int, microbatches: int) -> None:
-    """Raise ScheduleError unless each operation is there once, on its rank, and all can end."""
+    """Raise ScheduleError unless each operation occurs once, on its rank, and none deadlocks."""
     ranks = len(schedule)
     for rank, program in enumerate(schedule):
         own = range(rank, stages, ranks)
@@ -72,17 +72,17 @@ def simulate(
     cores: float = math.inf,
     computing: Callable[[Operation], float] | None = None,
 ) -> Simulation:
-    """Play a schedule: each rank runs its operations in order, as soon as their inputs are there.
+    """Simulate a schedule: each rank runs its operations in order, as soon as inputs are ready.
 
     Args:
         schedule: a program for each rank.
-        stages: that the pipeline has.
-        duration: how long an operation takes.
-        latency: how long a message between two ranks takes, which holds up neither.
-        cores: how many ranks can run an operation at once. With fewer cores than ranks, the
-            operation that could begin first gets the first core that is free.
-        computing: how long of its duration an operation needs the core, first of all; None: all of
-            it.
+        stages: the number of stages of the pipeline.
+        duration: the duration of an operation.
+        latency: the latency of a message between two ranks, which blocks neither of them.
+        cores: the number of ranks that can run an operation at the same time. With fewer cores than
+            ranks, the operation that could start first gets the first free core.
+        computing: the part of an operation's duration, at its beginning, that needs the core. None:
+            all of it.
 
     Raises:
         ScheduleError: operations wait for each other; it names the first one of each rank.
@@ -90,7 +90,7 @@ def simulate(
     if cores < len(schedule):
         return _on_cores(schedule, stages, duration, latency, cores, computing or duration)
     spans: dict[Operation, Span] = {}
-    free = [0.0] * len(schedule)  # when each rank has done what it has run
+    free = [0.0] * len(schedule)  # the time at which each rank becomes idle
     position = [0] * len(schedule)
     advanced = True
     while advanced:
@@ -118,7 +118,7 @@ def _on_cores(
     cores: float,
     computing: Callable[[Operation], float],
 ) -> Simulation:
-    """Do what simulate() does, with fewer cores than ranks; part of a core is a slower one."""
+    """Simulate with fewer cores than ranks. A fraction of a core is a slower core."""
     number = max(1, int(cores))
     slower = number / cores
     spans: dict[Operation, Span] = {}
@@ -162,7 +162,7 @@ def _start(
     spans: dict[Operation, Span],
     latency: float,
 ) -> float | None:
-    """Return when an operation's inputs are there, None if one hasn't been computed."""
+    """Return the time at which an operation's inputs are ready; None if one is not computed yet."""
     start = 0.0
     for needed in needs(operation, stages):
         if needed not in spans:
@@ -183,7 +183,7 @@ def _check_done(schedule: Schedule, position: list[int]) -> None:
 
 
 def peak_activations(program: Program) -> int:
-    """Return how many stages' microbatches a rank holds at most: begun, and still to be used."""
+    """Return the maximum number of stages' microbatches whose activations a rank holds."""
     held = peak = 0
     for operation in program:
         if operation.action is Action.FORWARD:

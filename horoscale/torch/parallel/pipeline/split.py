@@ -1,4 +1,4 @@
-"""split(): cuts a sequential model into stages that take equally long, as far as layers allow."""
+"""split(): divides a sequential model into stages of similar cost."""
 
 from __future__ import annotations
 
@@ -68,16 +68,17 @@ def split(
 
 
 def partition(costs: Sequence[float], parts: int) -> list[int]:
-    """Cut a list into consecutive parts, of one item at least, whose largest sum is the least.
+    """Divide a list into consecutive non-empty parts so that the largest sum is minimal.
 
-    Among the best ones it is the one with the least sum of squares of what the parts cost.
+    Of several optimal divisions, it returns the one with the least sum of squares of the parts'
+    costs.
 
     Args:
-        costs: of the items; none is negative or infinite.
-        parts: how many.
+        costs: the costs of the items, finite and not negative.
+        parts: the number of parts.
 
     Returns:
-        Where the parts begin, and where the last one ends.
+        The beginning of each part, and the end of the last one.
 
     Raises:
         ValueError: there are fewer items than parts, or a cost is negative or infinite.
@@ -95,10 +96,9 @@ def partition(costs: Sequence[float], parts: int) -> list[int]:
 def measure(
     model: nn.Sequential, sample: torch.Tensor | Sequence[torch.Tensor], repeats: int = 5
 ) -> list[float]:
-    """Return how long the forward and backward pass of each child takes, in seconds.
+    """Return the time of the forward and backward pass of each child, in seconds.
 
-    The gradients of parameters, buffers and the state of random numbers are as before. For modules
-    on the CPU.
+    Gradients of parameters, buffers and random states are restored. The modules must be on the CPU.
     """
     layers = list(model.children())
     values: Any = (sample,) if isinstance(sample, torch.Tensor) else tuple(sample)
@@ -120,11 +120,11 @@ def measure(
 
 
 def _timed(layer: nn.Module, values: tuple[Any, ...]) -> tuple[float, tuple[Any, ...]]:
-    """Return how long a layer takes, and its outputs."""
+    """Return the time that a layer takes, and its outputs."""
     for parameter in layer.parameters():
         parameter.grad = None
     inputs = [
-        # No leaves, which layers that work in place refuse.
+        # Not leaves, which layers that work in place reject.
         value.detach().requires_grad_(value.is_floating_point() or value.is_complex()).clone()
         for value in values
     ]

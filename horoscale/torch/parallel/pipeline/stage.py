@@ -1,4 +1,4 @@
-"""Stage: one stage of a pipeline on this rank, and what it keeps of each microbatch."""
+"""Stage: one stage of a pipeline on this rank, and its saved microbatches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Loss: TypeAlias = Callable[[tuple[torch.Tensor, ...]], torch.Tensor]
 
 
 class _Kept:
-    """What the backward pass of a microbatch needs."""
+    """The data that a microbatch's backward pass needs."""
 
     def __init__(self, parcel: Parcel, leaves: Tensors, outputs: Sequence[torch.Tensor]) -> None:
-        # Whose memory the leaves are, then also what came back: gradients that a stage passes on
-        # unchanged, or that its weights wait for, are that memory.
+        # Parcels whose memory the leaves use. Later also received gradients: gradients that a stage
+        # passes on unchanged, or that its weights wait for, use that memory.
         self.parcels = [parcel]
         self.leaves = leaves  # the inputs
         self.outputs = outputs
@@ -35,26 +35,26 @@ class _Kept:
 
 
 class Stage:
-    """One stage: runs its module forward and backward, microbatch by microbatch."""
+    """One stage. Runs its module forward and backward, microbatch by microbatch."""
 
     def __init__(self, module: nn.Module, number: int, hooks: Hooks | None = None) -> None:
-        """`hooks` makes the context in which activations are saved."""
+        """`hooks` returns the context in which activations are saved."""
         self.module = module
         self.number = number
         self._hooks = hooks
         self._kept: dict[int, _Kept] = {}
-        self._trained: list[nn.Parameter] | None = None  # in this step, once they are looked for
+        self._trained: list[nn.Parameter] | None = None  # in this step, after the first lookup
 
     def begin_step(self) -> None:
-        """Look for the module's parameters again: others may be trained than in the step before."""
+        """Look up the module's parameters again: other ones may be trainable in this step."""
         self._trained = None
 
     def forward(
         self, microbatch: int, parcel: Parcel, loss: Loss | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Return the outputs, or what `loss` makes of them.
+        """Return the outputs, or the result of `loss` for them.
 
-        Where autograd records, all that the backward pass needs is kept.
+        If gradients are enabled, all data that the backward pass needs is kept.
         """
         leaves = _leaves(parcel)
         try:
@@ -84,9 +84,9 @@ class Stage:
         return outputs if loss is None else (loss(outputs),)
 
     def backward(self, microbatch: int, parcel: Parcel) -> Tensors:
-        """Add the gradients of the weights to them; return those of the inputs.
+        """Accumulate the gradients of the weights; return those of the inputs.
 
-        `parcel` has the gradients of the outputs; of a loss it is empty.
+        `parcel` has the gradients of the outputs; it is empty for a loss.
         """
         kept = self._kept[microbatch]
         kept.parcels.append(parcel)
@@ -97,7 +97,7 @@ class Stage:
         return _gradients(kept.leaves)
 
     def backward_inputs(self, microbatch: int, parcel: Parcel) -> Tensors:
-        """Return the gradients of the inputs; backward_weights() does the rest."""
+        """Return the gradients of the inputs; backward_weights() computes the rest."""
         kept = self._kept[microbatch]
         kept.parcels.append(parcel)
         with self._naming(microbatch), self._owning_gradients(kept):
@@ -109,7 +109,7 @@ class Stage:
         return _gradients(kept.leaves)
 
     def backward_weights(self, microbatch: int) -> None:
-        """Add the gradients of the weights to them, after backward_inputs()."""
+        """Accumulate the gradients of the weights, after backward_inputs()."""
         kept = self._kept[microbatch]
         split = kept.split
         if split is not None:
@@ -118,16 +118,16 @@ class Stage:
 
     @contextmanager
     def _owning_gradients(self, kept: _Kept) -> Iterator[None]:
-        """Have gradients of weights in memory of their own.
+        """Ensure that gradients of weights have their own memory.
 
-        Autograd makes the first gradient that reaches a weight its `grad`, without a copy. It may
-        be a view of what came from the next stage, whose memory is given back and written again.
+        Autograd stores the first gradient of a weight in `grad` without a copy. It may be a view of
+        memory received from the next stage, which will be reused.
         """
         borrowed = {address for parcel in kept.parcels for address in parcel.borrowed}
         if not borrowed:
             yield
             return
-        if self._trained is None:  # to walk through a large module takes a while
+        if self._trained is None:  # walking through a large module takes time
             self._trained = [one for one in self.module.parameters() if one.requires_grad]
 
         def own(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -149,18 +149,18 @@ class Stage:
         return _Naming(f"stage {self.number} failed at microbatch {microbatch}, backward")
 
     def release(self, microbatch: int) -> None:
-        """Forget a microbatch, and give the memory of its inputs and gradients back."""
+        """Drop a microbatch, and release the memory of its inputs and gradients."""
         parcels = self._kept.pop(microbatch).parcels
         for parcel in parcels:
             parcel.release()
 
     def abandon(self) -> None:
-        """Forget all microbatches: their step has failed."""
+        """Drop all microbatches after a failed step."""
         self._kept.clear()
 
 
 class _Naming:
-    """Makes errors of a stage's module PipelineErrors that say where they happened."""
+    """Converts errors of a stage's module to PipelineErrors that say where they occurred."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -174,9 +174,9 @@ class _Naming:
 
 
 class _Entry(torch.autograd.Function):
-    """Makes a leaf what it would be in one process: a result, which may be changed in place.
+    """Makes a leaf a result, as in one process, so that it may be modified in place.
 
-    Its memory is a slot that was filled for this stage alone.
+    Its memory is a slot that was filled for this stage only.
     """
 
     @staticmethod
@@ -211,7 +211,7 @@ def _leaves(parcel: Parcel) -> Tensors:
 def _differentiable(
     outputs: Sequence[torch.Tensor], gradients: Tensors
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """Return the outputs that have a gradient, and it; that of a loss is None, which is one."""
+    """Return the outputs that have a gradient, and the gradients: None, meaning 1, for a loss."""
     wanted: list[torch.Tensor] = []
     given: list[torch.Tensor | None] = []
     is_loss = not gradients

@@ -1,7 +1,7 @@
-"""Parameters that stages of several ranks have copies of.
+"""Parameters of which stages on several ranks have copies.
 
-Before values or gradients are exchanged the ranks tell each other over links that they are ready:
-so a rank that fails before can tell those that wait for it.
+Before they exchange values or gradients, the ranks notify each other over links that they are
+ready, so a rank that fails before can notify those that wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horoscale.torch.messages import batch, recv, send
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.pipeline.links import Link
 
-TiedNames: TypeAlias = Sequence[tuple[int, str]]  # numbers of stages, names of parameters there
+TiedNames: TypeAlias = Sequence[tuple[int, str]]  # stages, and the parameter's name in each
 
 
 class Ties:
@@ -32,15 +32,15 @@ class Ties:
         stages: int,
         axis: Axis,
     ) -> None:
-        """Find this rank's copies among the `modules` of its stages, which it has by number.
+        """Find this rank's copies in `modules`, its stages by number.
 
         Raises:
-            ValueError: there is no such stage or parameter, or copies have other shapes.
+            ValueError: there is no such stage or parameter, or copies have different shapes.
         """
         self._modules = modules
         self._axis = axis
         self._all = [_positive(names, stages) for names in tied]
-        self.said: dict[str, Any] = {  # what all ranks have to say alike
+        self.said: dict[str, Any] = {  # must be equal on all ranks
             "tied": self._all,
             **{f"the shape of tied {names}": self._shape(names) for names in self._all},
         }
@@ -48,7 +48,7 @@ class Ties:
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """What ranks have to say alike, too, before the first step."""
+        """What must also be equal on all ranks before the first step."""
         return {f"frozen tied {names}": self._is_frozen(names) for names in self._all}
 
     @property
@@ -58,7 +58,7 @@ class Ties:
 
     @property
     def counted_elsewhere(self) -> list[nn.Parameter]:
-        """Copies of this rank that are not the first one."""
+        """The copies on this rank, except first ones."""
         copies: list[nn.Parameter] = []
         for names in self._all:
             own = self._own(names)
@@ -68,7 +68,7 @@ class Ties:
     def connect(self, link: Callable[[int, int], Link], first_tag: int) -> None:
         """Link this rank to the others that have copies.
 
-        `link` makes a link to a position of the axis, with a tag.
+        `link` creates a link to a position on the axis, with a tag.
         """
         ranks = self._axis.ranks
         own = ranks[self._axis.rank]
@@ -82,7 +82,7 @@ class Ties:
                 self._parameters.append(one)
 
     def spread_values(self) -> None:
-        """Give all copies the values of the first ones.
+        """Set all copies to the values of the first ones.
 
         Raises:
             ValueError: this rank has several copies of a parameter, of which some are frozen.
@@ -94,26 +94,26 @@ class Ties:
             one.spread_value()
 
     def begin(self) -> None:
-        """Put aside what gradients there are: they have been summed before."""
+        """Put existing gradients aside: they have already been summed."""
         for one in self._parameters:
             one.begin()
 
     def end(self) -> None:
-        """Sum the gradients, and add what begin() has put aside."""
+        """Sum the gradients, and add those that begin() has put aside."""
         for one in self._parameters:
             one.end()
 
     def sum_gradients(self) -> None:
-        """Make the gradient of each copy the sum of all."""
+        """Set the gradient of each copy to the sum over all copies."""
         for one in self._parameters:
             one.sum_gradients()
 
     def _positions(self, names: TiedNames) -> list[int]:
-        """Return which positions of the axis have copies; the first one's comes first."""
+        """Return the positions on the axis that have copies, that of the first copy first."""
         return list(dict.fromkeys(stage % self._axis.size for stage, _ in names))
 
     def _own(self, names: TiedNames) -> list[nn.Parameter]:
-        """Return the parameters that this rank has of these, each once."""
+        """Return this rank's parameters among these names, each once."""
         own = [
             self._modules[stage].get_parameter(name)
             for stage, name in names
@@ -122,7 +122,7 @@ class Ties:
         return list({id(one): one for one in own}.values())
 
     def _shape(self, names: TiedNames) -> list[int] | None:
-        """Return the shape of a tied parameter, if this rank has it; ValueError if it can't be."""
+        """Return a tied parameter's shape, if on this rank; raise ValueError if it is invalid."""
         for stage, name in names:
             if stage not in self._modules:
                 continue
@@ -140,9 +140,9 @@ class Ties:
 
 
 class TiedParameter:
-    """This rank's copies of a tied parameter, which stay equal to those of the other ranks.
+    """This rank's copies of a tied parameter, which remain equal to those of the other ranks.
 
-    Their gradients are summed in the order of the ranks, alike on all of them: same bits.
+    All ranks sum the gradients in the order of the ranks, so the results are bitwise equal.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class TiedParameter:
         tag: int,
         process_set: ProcessSet | None,
     ) -> None:
-        """Follow the copies of this global `rank`.
+        """Manage the copies on this global `rank`.
 
-        `links` go to the other ranks that have some; `source` is the one that has the first.
+        `links` lead to the other ranks with copies; `source` is the rank of the first copy.
         """
         self._copies = list(copies)
         self._links = links
@@ -168,7 +168,7 @@ class TiedParameter:
         self._before: list[torch.Tensor | None] = []
 
     def spread_value(self) -> None:
-        """Give all copies the value of the first one. All ranks that have copies call it."""
+        """Set all copies to the value of the first one. All ranks with copies must call it."""
         is_source = self._rank == self._source
         value = self._copies[0].detach()
         if not is_source:
@@ -185,7 +185,7 @@ class TiedParameter:
         return P2POp(op, tensor, rank, self._tag, self._process_set)
 
     def _exchange(self, operations: Sequence[P2POp]) -> None:
-        """Exchange messages once all ranks are ready to; PipelineError if one has failed."""
+        """Exchange messages once all ranks are ready; raise PipelineError if one has failed."""
         for link in self._links.values():
             link.send((), ())
         for link in self._links.values():
@@ -193,13 +193,13 @@ class TiedParameter:
         batch(operations)
 
     def begin(self) -> None:
-        """Put aside what gradients there are: they have been summed before."""
+        """Put existing gradients aside: they have already been summed."""
         self._before = [one.grad for one in self._copies]
         for copy in self._copies:
             copy.grad = None
 
     def end(self) -> None:
-        """Sum the gradients, and add what begin() has put aside."""
+        """Sum the gradients, and add those that begin() has put aside."""
         self.sum_gradients()
         for copy, before in zip(self._copies, self._before, strict=True):
             if before is not None:
@@ -207,9 +207,9 @@ class TiedParameter:
         self._before = []
 
     def sum_gradients(self) -> None:
-        """Make the gradient of each copy the sum of all. All ranks that have copies call it.
+        """Set the gradient of each copy to the sum over all. All ranks with copies must call it.
 
-        Frozen copies are left without one.
+        Frozen copies get no gradient.
         """
         trained = [copy for copy in self._copies if copy.requires_grad]
         own = torch.zeros_like(self._copies[0])
@@ -238,7 +238,7 @@ class TiedParameter:
 
 
 def _positive(names: TiedNames, stages: int) -> list[tuple[int, str]]:
-    """Return names with stages counted from 0; ValueError for one that there is not."""
+    """Return names with stages counted from 0; raise ValueError for an unknown stage."""
     for stage, name in names:
         if not -stages <= stage < stages:
             raise ValueError(f"tied={(stage, name)!r}: there are {stages} stages")

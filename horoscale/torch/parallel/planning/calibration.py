@@ -1,4 +1,4 @@
-"""What a job's ranks and links can do, measured by its own collectives and messages, and kept."""
+"""Measures the performance of a job's ranks and links by collectives and messages; caches it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def calibrate(
 
 
 def ranks_of_job() -> list[Rank]:
-    """Return where the ranks of this job are. Collective."""
+    """Return the locations of this job's ranks. Collective."""
     topology = job.current_runtime().topology
     place = Place(topology.local_rank, topology.local_size, topology.cross_rank)
     own = (place, platform.node(), _cores(), torch.get_num_threads(), this_machine())
@@ -82,7 +82,7 @@ def ranks_of_job() -> list[Rank]:
 
 
 def measure_alone(dtype: torch.dtype = torch.float32) -> Machine:
-    """Measure this process alone; what is said of links is that of memory. No job is needed."""
+    """Measure this process only. Figures of links are those of memory. Needs no job."""
     copied = bandwidth_of(0.2)
     link = Link(20e-6, copied / 4)
     slots = max(1.0, _cores() / torch.get_num_threads())
@@ -97,7 +97,7 @@ def _cores() -> int:
 
 
 def _key(ranks: list[Rank], dtype: torch.dtype) -> str:
-    """Return what tells these machines from others; restarted they are the same."""
+    """Return a key that identifies these machines, also after restarts."""
     machines = [one.machine for one in ranks]
     where = [(*one[:-1], machines.index(one.machine)) for one in ranks]
     said = (_FORMAT, where, str(dtype), torch.__version__, __version__, platform.machine())
@@ -105,14 +105,14 @@ def _key(ranks: list[Rank], dtype: torch.dtype) -> str:
 
 
 def _path(key: str) -> Path:
-    """Return the file of a job. Raises RuntimeError: its user has no home directory."""
+    """Return the cache file of a job. Raises RuntimeError if the user has no home directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return folder / "horoscale" / f"calibration-{key}.json"
 
 
 def _read(key: str) -> Machine | None:
-    """Return what was measured before; None if nothing was, or the file is damaged."""
+    """Return the cached figures; None if there are none, or the file is damaged."""
     try:
         found = json.loads(_path(key).read_text())
         links = {
@@ -135,7 +135,7 @@ def _link(found: dict[str, Any]) -> Link:
 
 
 def _write(key: str, machine: Machine) -> None:
-    """Keep the figures, for the next job; without a place for them they are measured again."""
+    """Cache the figures for later jobs. If the file can't be written, they are measured again."""
     with contextlib.suppress(OSError, RuntimeError):
         path = _path(key)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")

@@ -1,11 +1,11 @@
-"""The cost model: what a step takes, however it is divided. Pure functions of measured numbers.
+"""The cost model: the time of a step for any strategy. Pure functions of measured numbers.
 
 The parts of a step (horoscale/timeline/parts.py) are here:
 
-    compute         what a rank computes, on average; where ranks share cores, their turns as well
-    waiting         what the slowest rank computes more than the average one
-    bubble          what is left of a step without communication: a rank of a pipeline has nothing
-    communication   how much longer a step is because messages take time and are not hidden
+    compute         a rank's average computation, including its turns if ranks share cores
+    waiting         the computation of the slowest rank beyond the average
+    bubble          the rest of a step without communication: a rank of a pipeline is idle
+    communication   how much longer the step is because messages take time and are not hidden
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from horoscale.torch.parallel.planning.strategy import Strategy
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step takes, in seconds.
+    """The cost of a step, in seconds.
 
     Attributes:
-        strategy: how it is divided.
+        strategy: the strategy.
         cuts: the units where the stages begin, and where the last one ends.
-        parts: of the step.
-        memory: of each stage what its ranks need.
+        parts: the parts of the step.
+        memory: the memory of the ranks of each stage.
     """
 
     strategy: Strategy
@@ -50,7 +50,7 @@ class Cost:
 
     @property
     def step(self) -> float:
-        """How long the step takes."""
+        """The duration of the step."""
         return self.parts.step
 
     @property
@@ -60,12 +60,12 @@ class Cost:
 
 
 class Group(Shape):
-    """The ranks of an axis, and what their operations take."""
+    """The ranks of an axis, and the times of their operations."""
 
     __slots__ = ()
 
     def allreduce(self, nbytes: float, machine: Machine) -> float:
-        """Return what an allreduce takes, as measured; else inside hosts, then between them."""
+        """Return the time of an allreduce: measured, or first inside hosts, then between them."""
         measured = machine.measured(self)
         if measured is not None:
             return measured.allreduce.seconds(nbytes)
@@ -76,15 +76,15 @@ class Group(Shape):
         return seconds
 
     def allgather(self, nbytes: float, machine: Machine) -> float:
-        """Return what an allgather of so many bytes in all takes: half of an allreduce's."""
+        """Return the time of an allgather of `nbytes` bytes in total: half of an allreduce's."""
         return self.allreduce(nbytes, machine) / 2
 
     def averages(self, nbytes: float, number: int, machine: Machine) -> tuple[float, float, float]:
-        """Say what averaging so many gradients takes, of so many bytes in all.
+        """Return the time to average `number` gradients of `nbytes` bytes in total.
 
         Returns:
-            Seconds that are never hidden; those that the bytes take; what part of these a backward
-            pass hides.
+            Seconds that are never hidden; seconds for the bytes; the fraction of the latter that a
+            backward pass hides.
         """
         measured = machine.measured(self)
         if measured is None:
@@ -94,14 +94,14 @@ class Group(Shape):
 
 
 def between_hosts(machine: Machine) -> Link:
-    """Return the link of collectives between hosts; ValueError if none is known."""
+    """Return the link of collectives between hosts; raise ValueError if it is unknown."""
     if machine.collective_between is None:
         raise ValueError("the link between hosts was not measured: say bandwidth=")
     return machine.collective_between
 
 
 def group(strategy: Strategy, names: Sequence[str], ranks_per_host: int) -> Group:
-    """Say where the ranks are that differ on these axes alone, numbered host by host."""
+    """Return the group of ranks that differ only on these axes, numbered host by host."""
     lines = {ranks_along(strategy.sizes, names, rank) for rank in range(ranks_per_host)}
     return Group(*shape_of_groups(lines, ranks_per_host))
 
@@ -115,20 +115,21 @@ def cost(
     speeds: Sequence[float] | None = None,
     memory: float = float("inf"),
 ) -> Cost | None:
-    """Say what a step takes.
+    """Compute the cost of a step.
 
     Args:
-        strategy: how the step is divided.
-        units: of a dry run of one microbatch on one rank of tp and cp.
-        timings: of these units, while all ranks of a host compute; without others' turns.
-        machine: measured.
-        ranks_per_host: how many neighboring ranks a host has.
-        speeds: of the stages' ranks, as factors; None: all are alike.
-        memory: bytes that a rank has.
+        strategy: the strategy.
+        units: the units from a dry run of one microbatch on one rank of tp and cp.
+        timings: the times of these units while all ranks of a host compute, without the turns of
+            others.
+        machine: the measurements.
+        ranks_per_host: the number of neighboring ranks on a host.
+        speeds: the relative speeds of the stages' ranks. None: all are equal.
+        memory: the memory limit of a rank in bytes.
 
     Returns:
-        The cost, with the stages cut where the slowest one is fastest among those that have memory
-        for it. None: no cut has.
+        The cost of the cuts whose slowest stage is fastest, among those that fit into memory. None:
+        none fits.
     """
     speed = [1.0] * strategy.pp if speeds is None else list(speeds)
     if len(speed) != strategy.pp or min(speed) <= 0:
@@ -155,7 +156,7 @@ def cost(
         for at, (begin, end) in enumerate(pairwise(cuts))
     ]
     message = _stage_message(strategy, stages, machine, ranks_per_host)
-    # Ranks that share cores: all of a host's work must be done by them, in turns.
+    # If ranks share cores, they must do all of a host's work in turns.
     turns = max(1.0, ranks_per_host / machine.slots)
     with_messages, _ = _play(strategy, stages, True, message, turns)
     silent, busy = _play(strategy, stages, False, 0.0, turns)
@@ -177,9 +178,9 @@ def cost(
 def recomputed(
     units: Sequence[Unit], timings: Sequence[Timing], strategy: Strategy, machine: Machine
 ) -> list[float]:
-    """Return what each unit computes again in the backward pass, in seconds.
+    """Return the time that each unit recomputes in the backward pass, in seconds.
 
-    Selective recomputation leaves out matrix products, which take what their operations take.
+    Selective recomputation omits matrix products. Their time is estimated from their operations.
     """
     if strategy.recompute is False:
         return [0.0] * len(units)
@@ -192,7 +193,7 @@ def recomputed(
 
 
 class _Stage:
-    """What a stage takes for a microbatch, and at the end of a step."""
+    """The time of a stage for a microbatch, and at the end of a step."""
 
     def __init__(
         self,
@@ -224,11 +225,11 @@ class _Stage:
             seconds = send(one.nbytes, machine)
             if one.forward:
                 self.sent_forward += seconds
-            if not one.forward or strategy.recompute:  # what is computed again is sent again
+            if not one.forward or strategy.recompute:  # recomputation sends messages again
                 self.sent_backward += seconds
         self.average = self._averaging(units, strategy, machine, ranks_per_host)
-        # ZeRO-3 fetches parameters before each pass, of the next unit while one computes. On one
-        # host they are memory that all ranks share.
+        # ZeRO-3 gathers parameters before each pass, those of the next unit while one computes. On
+        # one host they are in shared memory.
         dp = group(strategy, ["dp"], ranks_per_host)
         if strategy.stage == 3 and dp.hosts > 1:
             size = sum({k: v for unit in units for k, v in unit.parameters.items()}.values())
@@ -244,12 +245,12 @@ class _Stage:
         machine: Machine,
         ranks_per_host: int,
     ) -> float:
-        """Return what averaging gradients adds to the end of a step.
+        """Return the time that averaging gradients adds to the end of a step.
 
-        A gradient is sent when it is there, while those of the units before it are computed. ZeRO
-        leaves each rank the averages of its part, which is half of an allreduce, and in stages 1
-        and 2 the other half gathers parameters after the update (Rajbhandari et al. 2020, section
-        7); on one host they are memory that all ranks share.
+        A gradient is sent when it is ready, while those of the preceding units are computed. ZeRO
+        leaves each rank the averages of its part, which is half of an allreduce. In stages 1 and 2
+        the other half gathers parameters after the update (Rajbhandari et al. 2020, section 7); on
+        one host they are in shared memory.
         """
         if strategy.dp * strategy.cp == 1:
             return 0.0
@@ -267,7 +268,7 @@ class _Stage:
 def _stage_message(
     strategy: Strategy, stages: Sequence[_Stage], machine: Machine, ranks_per_host: int
 ) -> float:
-    """Return how long the longest message between stages takes."""
+    """Return the time of the longest message between stages."""
     if strategy.pp == 1:
         return 0.0
     nbytes = max(one.output for one in stages[:-1])
@@ -282,9 +283,9 @@ def _stage_message(
 def _play(
     strategy: Strategy, stages: Sequence[_Stage], sends: bool, message: float, turns: float
 ) -> tuple[float, list[float]]:
-    """Return how long a step takes, and how long each stage's rank is busy with it.
+    """Return the duration of a step, and the busy time of each stage's rank.
 
-    `turns`: how many ranks share a core.
+    `turns`: the number of ranks that share a core.
     """
 
     def computing(operation: Operation) -> float:
@@ -303,7 +304,7 @@ def _play(
     def duration(operation: Operation) -> float:
         return computing(operation) + sending(operation)
 
-    # Inside a host ranks themselves add up what they share; a network needs no core.
+    # Inside a host the ranks reduce shared memory themselves; a network needs no core.
     on_core = computing if stages[0].sends_to_hosts else duration
     schedule = make_schedule("1f1b", strategy.pp, strategy.microbatches)
     cores = strategy.pp / turns

@@ -1,8 +1,8 @@
-"""Runs a model on fake tensors: what its units hold, save, send and compute. Nothing is allocated.
+"""Runs a model on fake tensors to count the memory, messages and operations of its units.
 
-PyTorch's FakeTensorMode computes shapes alone. Every storage that an operation makes counts from
-then until nobody refers to it any longer, as with the allocator; those that autograd saves are seen
-by saved_tensors_hooks.
+PyTorch's FakeTensorMode computes only shapes and allocates nothing. Each storage that an operation
+creates counts until it is no longer referenced, as with an allocator. saved_tensors_hooks detect
+those that autograd saves.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ MakeOptimizer: TypeAlias = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Unit:
-    """What a part of the model, such as a transformer's block, takes on one rank of tp.
+    """The resources of a part of the model, such as a transformer block, on one rank of tp.
 
     Sizes are in bytes, for one microbatch. Parameters are listed by identity, because units may
     share them.
 
     Attributes:
-        name: of the unit in the model.
+        name: the name of the unit in the model.
         parameters: bytes of each parameter.
         trained: those of `parameters` that get a gradient.
         optimizer: bytes of the optimizer's state of each trained parameter.
-        buffers: bytes.
+        buffers: bytes of buffers.
         saved: bytes of each storage that autograd keeps for the backward pass, by identity.
         input: bytes of the inputs.
-        output: bytes of the outputs; of the last unit the loss is one.
-        transient: bytes that the unit has at its most, beyond `saved` and gradients of parameters.
-        update: bytes that the optimizer's step has at its most, beyond its state.
+        output: bytes of the outputs, including the loss of the last unit.
+        transient: the unit's peak, in bytes, beyond `saved` and gradients of parameters.
+        update: the peak of the optimizer's step, in bytes, beyond its state.
         sent: the collectives of tp in a forward and backward pass.
-        forward_flops: of matrix products and convolutions, as FlopCounterMode counts them.
-        backward_flops: the same.
+        forward_flops: operations of matrix products and convolutions, as by FlopCounterMode.
+        backward_flops: the same for the backward pass.
         products: bytes of the results of matrix products and convolutions in the forward pass.
     """
 
@@ -72,7 +72,7 @@ class Unit:
 
     @property
     def activations(self) -> int:
-        """Bytes of all that autograd keeps."""
+        """Bytes of everything that autograd keeps."""
         return sum(self.saved.values())
 
 
@@ -81,10 +81,10 @@ class Rehearsal:
     """A model without memory, divided over tp, whose units can be run.
 
     Attributes:
-        mode: in which its tensors are made.
-        units: by name; those that pipelines can cut apart.
-        sent: gets what layers would send while they run.
-        sources: the model's own tensors by the identity of the fake ones, where these are whole.
+        mode: the mode in which its tensors are created.
+        units: the units by name, between which pipelines can cut.
+        sent: collects the messages that layers would send.
+        sources: the model's tensors by the identity of the fake ones, where these are whole.
     """
 
     mode: FakeTensorMode
@@ -96,7 +96,7 @@ class Rehearsal:
 def units_of(model: nn.Module) -> dict[str, nn.Module]:
     """Return the parts between which a model can be cut: the children of an nn.Sequential.
 
-    One that has a forward() of its own, or runs a module twice, is not cut.
+    A model with its own forward(), or one that runs a module twice, is a single unit.
     """
     if is_chain(model):
         units = dict(model.named_children())
@@ -106,10 +106,10 @@ def units_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def rehearse(model: nn.Module, tp: int = 1, plan: Plan | None = None) -> Rehearsal:
-    """Copy a model to fake tensors, divided over `tp` ranks by a plan; the model stays as it is.
+    """Copy a model to fake tensors, divided over `tp` ranks by a plan. The model is not changed.
 
     Raises:
-        ValueError: there is no plan for several ranks, or as par.tensor_parallel() does.
+        ValueError: there is no plan for several ranks, or as in par.tensor_parallel().
     """
     if tp > 1 and plan is None:
         raise ValueError(f"tp={tp} needs a plan of the layers: tensor_parallel=")
@@ -139,13 +139,13 @@ def dry_run(
 
     Args:
         rehearsal: the model.
-        x: a tensor or several: a microbatch. Only shapes, dtypes and devices count.
-        target: what the loss compares with.
-        loss: called with the last unit's output (a tuple if it returns one) and the target.
-        optimizer: makes the optimizer of some parameters, such as torch.optim.AdamW.
+        x: a microbatch: a tensor or several. Only shapes, dtypes and devices matter.
+        target: the target for the loss.
+        loss: a function of the last unit's output (a tuple if it returns one) and the target.
+        optimizer: a function from some parameters to their optimizer, such as torch.optim.AdamW.
 
     Returns:
-        What each unit takes.
+        The resources of each unit.
     """
     found = []
     with rehearsal.mode:
@@ -197,7 +197,7 @@ def _run_unit(
         outputs = result if isinstance(result, tuple) else (result,)
         activations = saved.sizes
         learnt = [one for one in outputs if isinstance(one, torch.Tensor) and one.requires_grad]
-        # The unit behind has the output in training, and nobody when its own pass is done.
+        # In training the next unit holds the output until its own pass is done.
         held = {names.of(one): one.untyped_storage().nbytes() for one in learnt}
         only_here = sum(size for key, size in held.items() if key not in {*activations, *own})
         peak = live.take_most()
@@ -232,7 +232,7 @@ def _run_unit(
 
 
 class _Ran(NamedTuple):
-    """A unit that was run, for those that are alike."""
+    """The results of a unit that was run, for equal units."""
 
     unit: Unit
     outputs: tuple[Any, ...]
@@ -244,7 +244,7 @@ class _Ran(NamedTuple):
 def _repeated(
     ran: _Ran, names: Names, name: str, module: nn.Module, values: tuple[Any, ...]
 ) -> tuple[Unit, tuple[Any, ...]]:
-    """Return what a unit takes that is like another one, and its outputs, without running it."""
+    """Return the resources and outputs of a unit that equals another one, without running it."""
     own = dict(zip(ran.parameters, map(id, module.parameters()), strict=True))
     storages: dict[int | None, int | None] = dict(
         zip(ran.inputs, _numbers(names, values), strict=True)
@@ -272,7 +272,7 @@ def _numbers(names: Names, values: tuple[Any, ...]) -> list[int | None]:
 
 
 def signature(module: nn.Module) -> tuple[Any, ...]:
-    """Return what modules have in common that take as much time and memory."""
+    """Return a key that is equal for modules with the same time and memory."""
     plain = (bool, int, float, str, tuple, type(None))
     attributes = tuple(
         (name, key, value)
@@ -288,7 +288,7 @@ def signature(module: nn.Module) -> tuple[Any, ...]:
 
 
 def shape_of(value: Any) -> tuple[Any, ...]:
-    """Return what tensors have in common with which modules take as much time and memory."""
+    """Return a key that is equal for tensors with which modules need the same time and memory."""
     if not isinstance(value, torch.Tensor):
         return (type(value),)
     return tuple(value.shape), value.dtype, value.requires_grad
@@ -297,7 +297,7 @@ def shape_of(value: Any) -> tuple[Any, ...]:
 def _optimizer_state(
     trained: list[nn.Parameter], make: MakeOptimizer
 ) -> tuple[dict[int, int], int]:
-    """Return the bytes of the optimizer's state by parameter, and what its step has besides."""
+    """Return the bytes of the optimizer's state by parameter, and its step's additional bytes."""
     if not trained:
         return {}, 0
     for one in trained:
@@ -317,14 +317,14 @@ def _optimizer_state(
 
 
 class _Saved:
-    """The storages that autograd has saved, without those of parameters and buffers."""
+    """The storages that autograd has saved, except those of parameters and buffers."""
 
     def __init__(self, names: Names, own: set[int]) -> None:
         self._names, self._own = names, own
         self.sizes: dict[int, int] = {}
 
     def count(self) -> AbstractContextManager[object]:
-        """Make the context in which what is saved counts."""
+        """Return a context in which saved tensors are counted."""
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             key = self._names.of(tensor)
@@ -336,7 +336,7 @@ class _Saved:
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages that were made within it and are still referred to."""
+    """Counts the bytes of storages that are created inside it and still referenced."""
 
     def __init__(self, names: Names) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -360,7 +360,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def take_most(self) -> int:
-        """Return the most there was, and begin anew."""
+        """Return the peak, and reset it."""
         most, self.most = self.most, self._bytes
         return most
 
@@ -370,7 +370,7 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of what selective recomputation keeps."""
+    """Counts the bytes of the results that selective recomputation keeps."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -388,16 +388,16 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _entered(value: Any, names: Names) -> Any:
-    """Return an input as a result of something, which modules may change in place."""
+    """Return an input as the result of an operation, so that modules may modify it in place."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     entered = value.detach().requires_grad_().clone()
-    names.of(entered, names.of(value))  # in one process it is that storage
+    names.of(entered, names.of(value))  # in one process it is the same storage
     return entered
 
 
 def fake(value: Any) -> Any:
-    """Return a tensor like this one, without memory in a FakeTensorMode; anything else as it is."""
+    """Return a tensor like this one, without memory in a FakeTensorMode; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     device = "cpu" if value.is_meta else value.device
@@ -405,18 +405,18 @@ def fake(value: Any) -> Any:
 
 
 class Names:
-    """Numbers storages, each differently: addresses are used again."""
+    """Assigns unique numbers to storages, because addresses are reused."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, Any]] = {}
         self._next = itertools.count()
 
     def fresh(self) -> int:
-        """Return a number that nothing has."""
+        """Return an unused number."""
         return next(self._next)
 
     def of(self, tensor: torch.Tensor, number: int | None = None) -> int:
-        """Return the number of a tensor's storage; of a new one `number`, if given."""
+        """Return the number of a tensor's storage; a new storage gets `number`, if given."""
         storage = tensor.untyped_storage()
         address = int(storage._cdata)
         if address not in self._known:

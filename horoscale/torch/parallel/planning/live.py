@@ -1,4 +1,4 @@
-"""watch_memory(): what memory of a step went where, on each rank, beside what par.memory() says."""
+"""watch_memory(): the memory that a step uses on each rank, to compare it with par.memory()."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _NAME = "horoscale.memory_report"
 
 
 class _Mapping(NamedTuple):
-    """A part of this process' memory that others may have as well, in bytes."""
+    """A memory mapping of this process that may be shared with others, in bytes."""
 
     begin: int
     end: int
     resident: int
-    share: int  # of what is resident, as many parts as processes have it
+    share: int  # resident bytes, divided by the number of processes that share them
 
 
 @dataclass
 class MemoryWatch:
-    """What watch_memory() has seen.
+    """The result of watch_memory().
 
     Attributes:
-        peak: the bytes of this rank at its peak. `working` is what tensors take beside the others,
-            `buckets` is memory shared with other ranks that is none of the model's: gradients on
-            their way, messages, arenas. Of shared memory a rank's part counts.
+        peak: the bytes of this rank at its peak. `working` are tensors that belong to no other
+            kind. `buckets` is memory shared with other ranks that is not the model's: gradients in
+            transit, messages, arenas. Of shared memory, this rank's part counts.
     """
 
     peak: RankMemory | None = None
@@ -51,7 +51,8 @@ class MemoryWatch:
         """Return a table of all ranks. Collective, in a job.
 
         Args:
-            predicted: of par.memory(); what it says of a rank's stage comes in a second line.
+            predicted: the result of par.memory(). Its prediction for a rank's stage is added as a
+                second line.
 
         Raises:
             RuntimeError: nothing was watched.
@@ -113,7 +114,7 @@ def watch_memory(
     of_optimizer = _nbytes([one for one in state if isinstance(one, torch.Tensor)], share)
     last = _gradients_of(model)
     of_gradients = max(gradients.most, _nbytes(last, share))
-    # Those that were zeroed in place are there all the time, and the operations didn't make them.
+    # Gradients that were zeroed in place are always there, and were not created by the operations.
     kept = [one for one in last if names.of(one) in before and share(one.data_ptr()) is None]
     peak = live.most + _nbytes(kept, share)
     working = max(0, peak - of_gradients - saved.most)
@@ -136,7 +137,7 @@ def _gradients_of(model: nn.Module) -> list[torch.Tensor]:
 
 
 class _Gradients:
-    """The most bytes that gradients of a model have after a backward pass has reached them."""
+    """The maximum size of a model's gradients, as backward passes compute them."""
 
     def __init__(self, model: nn.Module) -> None:
         self.most = 0
@@ -156,7 +157,7 @@ class _Gradients:
 
 
 class _Saved:
-    """What autograd keeps at the most, each storage once, without parameters and buffers."""
+    """The maximum that autograd keeps, each storage once, without parameters and buffers."""
 
     def __init__(self, names: Names, never: set[int]) -> None:
         self.most = 0
@@ -165,7 +166,7 @@ class _Saved:
         self._bytes = 0
 
     def count(self) -> torch.autograd.graph.saved_tensors_hooks:
-        """Make the context in which what is saved counts."""
+        """Return a context in which saved tensors are counted."""
         return torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: _Kept(self, tensor), lambda kept: kept.tensor
         )
@@ -196,7 +197,7 @@ def _nbytes(
     share: Callable[[int], float | None],
     shared_alone: bool = False,
 ) -> int:
-    """Return the bytes of tensors' storages, each once; of shared memory this process' part."""
+    """Return the bytes of tensors' storages, each once. Of shared memory, this process's part."""
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
     found = 0.0
     for address, storage in storages.items():
@@ -208,7 +209,7 @@ def _nbytes(
 
 
 def _shares() -> Callable[[int], float | None]:
-    """Return what tells of an address which part of shared memory counts; None: it is private."""
+    """Return a function from an address to its fraction of shared memory; None: it is private."""
     mappings = _mappings()
     begins = [one.begin for one in mappings]
 
@@ -223,13 +224,13 @@ def _shares() -> Callable[[int], float | None]:
 
 
 def _mappings() -> Sequence[_Mapping]:
-    """Return the shared memory of this process, by address; none where the system doesn't tell."""
+    """Return this process's shared memory mappings by address; none if they are unavailable."""
     try:
         text = _SMAPS.read_text()
     except OSError:
         return []
     found = []
-    # A mapping's line is "begin-end rights offset device inode path"; lines of figures follow.
+    # A mapping begins with a line "begin-end rights offset device inode path"; figures follow.
     for part in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", text):
         head, _, figures = part.partition("\n")
         if not re.search(r" (/dev/shm/|/memfd:|/SYSV|/dev/zero)", head):

@@ -1,4 +1,4 @@
-"""Machine: what ranks and links can do, as numbers. Pure data, and the times that it implies."""
+"""Machine: the performance of ranks and links. Pure data, and the times that follow from it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Link:
-    """A message of n bytes takes latency + n / bandwidth, or what was measured.
+    """A message of n bytes takes latency + n / bandwidth, or a measured time.
 
     Attributes:
-        latency: in seconds.
-        bandwidth: in bytes a second.
-        points: sizes in bytes, ascending, and the seconds that they took. Between them times are on
-            lines; a smaller message takes as long as the smallest, and what a larger one has more
-            than the largest goes by `bandwidth`.
+        latency: the latency in seconds.
+        bandwidth: the bandwidth in bytes per second.
+        points: sizes in bytes, ascending, and their measured times in seconds. Times between them
+            are interpolated linearly. A smaller message takes as long as the smallest; the excess
+            of a larger one over the largest takes time by `bandwidth`.
     """
 
     latency: float
@@ -28,13 +28,13 @@ class Link:
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> Link:
-        """Return the link of which these sizes and times were measured; two or more, ascending."""
+        """Return the link with these measured sizes and times: two or more, ascending."""
         (_, latency), (below, before), (above, last) = points[0], points[-2], points[-1]
         bandwidth = (above - below) / max(last - before, 1e-9)
         return cls(latency, bandwidth, tuple(points))
 
     def seconds(self, nbytes: float) -> float:
-        """Return how long a message takes."""
+        """Return the time of a message."""
         if not self.points:
             return self.latency + nbytes / self.bandwidth
         if nbytes <= self.points[0][0]:
@@ -46,18 +46,18 @@ class Link:
         return last + (nbytes - largest) / self.bandwidth
 
     def shared(self, number: int) -> Link:
-        """Return what is left for one of so many that use it at once."""
+        """Return the link that remains for each of `number` users at the same time."""
         points = tuple((n, self.latency + number * (t - self.latency)) for n, t in self.points)
         return Link(self.latency, self.bandwidth / number, points)
 
 
 class Shape(NamedTuple):
-    """How the ranks of a group lie.
+    """The placement of the ranks of a group.
 
     Attributes:
-        local: how many of them are on one host, at most.
-        hosts: on how many hosts they are.
-        sharing: how many such groups use the link of a host at once.
+        local: the maximum number of them on one host.
+        hosts: the number of hosts.
+        sharing: the number of such groups that use a host's link at the same time.
     """
 
     local: int
@@ -66,9 +66,9 @@ class Shape(NamedTuple):
 
 
 def shape_of_groups(lines: Iterable[Sequence[int]], ranks_per_host: int) -> Shape:
-    """Say how groups of ranks lie, of ranks that are numbered host by host.
+    """Return the placement of groups of ranks that are numbered host by host.
 
-    `lines` are the groups that the first host has ranks of; others are like them.
+    `lines` are the groups with ranks on the first host; the others are alike.
     """
     by_host = [Counter(rank // ranks_per_host for rank in line) for line in lines]
     by_host = [hosts for hosts in by_host if 0 in hosts]
@@ -79,13 +79,13 @@ def shape_of_groups(lines: Iterable[Sequence[int]], ranks_per_host: int) -> Shap
 
 @dataclass(frozen=True)
 class Averages:
-    """What averaging gradients takes, as par.DistributedOptimizer() does it.
+    """The time to average gradients as par.DistributedOptimizer() does.
 
     Attributes:
-        step: seconds of each step, whatever its gradients are.
-        gradient: seconds of each gradient.
-        bandwidth: bytes of gradients a second.
-        overlap: the part of the bytes' time that the backward pass hides, from 0 to 1.
+        step: seconds for each step, whatever its gradients.
+        gradient: seconds for each gradient.
+        bandwidth: bytes of gradients per second.
+        overlap: the fraction of the bytes' time that the backward pass hides, from 0 to 1.
     """
 
     step: float
@@ -96,13 +96,13 @@ class Averages:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of groups of ranks that lie alike, all of them at once.
+    """Measurements of groups with the same placement, all running at the same time.
 
     Attributes:
-        shape: how they lie.
-        allreduce: in a layer that is divided, by the bytes of the tensor; with what the layer
-            takes more than a whole one of its size.
-        averages: of gradients.
+        shape: the placement.
+        allreduce: the time of an allreduce in a divided layer, by the bytes of the tensor. Includes
+            the additional time of the layer over a whole one of its size.
+        averages: the time to average gradients.
     """
 
     shape: Shape
@@ -112,10 +112,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds that a rank computes beside the layers' operations.
+    """Seconds that a rank computes besides the layers' operations.
 
     Attributes:
-        step: for each step: cutting the batch, clearing gradients.
+        step: for each step: dividing the batch, clearing gradients.
         microbatch: for each microbatch, half of it in each pass.
         handover: for each microbatch that goes to a neighboring stage and comes back.
     """
@@ -127,21 +127,21 @@ class Overheads:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured.
+    """The measurements.
 
     Attributes:
-        flops: floating-point operations a second in a product of matrices, of one rank while as
-            many compute as there are cores for.
-        memory_bandwidth: bytes a second that one rank copies meanwhile, read and written.
-        slots: how many ranks of a host can compute at once: its cores by a rank's threads. Less
-            than one where hosts, as containers, share a machine's cores.
+        flops: floating-point operations per second in a matrix product, of one rank while as many
+            compute as there are cores for.
+        memory_bandwidth: bytes per second that one rank then copies, read and written.
+        slots: the number of ranks on a host that can compute at the same time: its cores divided by
+            a rank's threads. Less than one if hosts, such as containers, share a machine's cores.
         message: a message between two ranks of a host, one of which waits for it.
-        collective: for an allreduce inside a host, as ring_seconds() counts its steps and bytes.
-        message_between: a message between two hosts; None: there is one host.
-        collective_between: for an allreduce between hosts.
-        overlap: the part of a collective that computing hides, from 0 to 1.
+        collective: an allreduce inside a host, with steps and bytes as in ring_seconds().
+        message_between: a message between two hosts. None: there is one host.
+        collective_between: an allreduce between hosts.
+        overlap: the fraction of a collective that computation hides, from 0 to 1.
         overheads: of steps and microbatches.
-        groups: what was measured of groups. Of others ring_seconds() tells.
+        groups: measurements of groups. For other groups, ring_seconds() applies.
     """
 
     flops: float
@@ -156,12 +156,12 @@ class Machine:
     groups: tuple[Measured, ...] = ()
 
     def measured(self, shape: Shape) -> Measured | None:
-        """Return what was measured of such groups, if they were."""
+        """Return the measurements of groups with this placement, or None."""
         return next((one for one in self.groups if one.shape == shape), None)
 
 
 def ring_seconds(nbytes: float, ranks: int, link: Link) -> float:
-    """Return what an allreduce takes: log2(ranks) latencies, and the bytes of a ring.
+    """Return the time of an allreduce: log2(ranks) latencies, and the bytes of a ring.
 
     Each rank sends and receives 2 (ranks - 1) / ranks of them (Patarasuk and Yuan 2009).
     """
@@ -172,7 +172,7 @@ def ring_seconds(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def as_ring(small: tuple[float, float], large: tuple[float, float], ranks: int) -> Link:
-    """Return the link with which ring_seconds() gives these times of two sizes."""
+    """Return the link for which ring_seconds() gives these times of two sizes."""
     steps = math.ceil(math.log2(ranks))
     moved = 2 * (ranks - 1) / ranks * (large[0] - small[0])
     return Link(small[1] / steps, moved / max(large[1] - small[1], 1e-9))

@@ -1,7 +1,7 @@
-"""Measures a job's ranks and links by what training does: collectives, messages and steps.
+"""Measures a job's ranks and links with the operations of training: collectives, messages, steps.
 
-Ranks compute before they communicate, as in training: they come at different times, and who waits
-has gone to sleep. What computing took is subtracted.
+Ranks compute before they communicate, as in training, so they arrive at different times, and
+waiting ranks are asleep. The time of the computation is subtracted.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from horoscale.torch.parallel.planning.machine import (
 from horoscale.torch.parallel.tags import CALIBRATION
 
 NAME = "horoscale.calibration"
-_SIZES = (1 << 10, 16 << 10, 64 << 10, 4 << 20)  # bytes: from one hop to the bandwidth
-_MATRIX, _BETWEEN = 512, 256  # widths of what is computed, for operations and between messages
+_SIZES = (1 << 10, 16 << 10, 64 << 10, 4 << 20)  # bytes: from latency-bound to bandwidth-bound
+_MATRIX, _BETWEEN = 512, 256  # widths of the computation, in operations and between messages
 _COPIED = 32 << 20
 _MOST_GROUPS = 8
-_FEW, _MANY = 2, 34  # small gradients, which tell what one costs
-_LAYERS, _WIDTH, _ROWS = 4, 512, 64  # of large gradients, and rows that are multiplied
+_FEW, _MANY = 2, 34  # numbers of small gradients, to determine the cost of one
+_LAYERS, _WIDTH, _ROWS = 4, 512, 64  # layers with large gradients, their width, rows of the input
 _MICROBATCHES = 8
 _BETWEEN_MATRIX = torch.ones(_BETWEEN, _BETWEEN)
 
 
 class Rank(NamedTuple):
-    """Where a rank is.
+    """The location of a rank.
 
     Attributes:
         host: the number of its host.
-        name: of that host.
-        cores: how many it may use.
-        threads: that PyTorch computes with.
-        machine: what ranks that share cores have in common.
+        name: the name of that host.
+        cores: the number of cores that it may use.
+        threads: the number of threads with which PyTorch computes.
+        machine: a key that is equal for ranks that share cores.
     """
 
     host: int
@@ -76,9 +76,10 @@ class Rank(NamedTuple):
 
 
 def this_machine() -> str:
-    """Return what processes that share cores have in common, be their hosts' names what they may.
+    """Return a key that is equal for processes that share cores, whatever their hosts' names.
 
-    Containers and network namespaces of one machine have its kernel; it and their cores tell them.
+    Containers and network namespaces of one machine share its kernel. The key consists of the
+    kernel's identity and their cores.
     """
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -88,10 +89,10 @@ def this_machine() -> str:
 
 
 def slots_of(ranks: Sequence[Rank]) -> list[float]:
-    """Return how many ranks of each rank's host can compute at once, each with its threads.
+    """Return the number of ranks on each rank's host that can compute at the same time.
 
-    Hosts that share a machine's cores have a part of them each. Ranks that are bound to cores of
-    their own have these.
+    Hosts that share a machine's cores have a part of them each. Ranks that are bound to separate
+    cores have these to themselves.
     """
     sharing = Counter(one.machine for one in ranks)
     of_hosts: dict[int, float] = defaultdict(float)
@@ -101,7 +102,7 @@ def slots_of(ranks: Sequence[Rank]) -> list[float]:
 
 
 def computing(ranks: Sequence[Rank]) -> list[bool]:
-    """Say of each rank whether it computes where as many do as there are cores for."""
+    """Return for each rank whether it computes while as many do as there are cores for."""
     taken: dict[str, int] = {}
     found = []
     for rank in ranks:
@@ -115,10 +116,10 @@ def measure(ranks: Sequence[Rank], own: int, dtype: torch.dtype, seconds: float)
     """Measure a job. Collective.
 
     Args:
-        ranks: all of them.
-        own: the number of this one.
-        dtype: of the products of matrices.
-        seconds: that it may take, about.
+        ranks: all ranks.
+        own: the number of this rank.
+        dtype: the dtype of matrix products.
+        seconds: the approximate time limit.
     """
     share = seconds / 10
     hosts = [one.host for one in ranks]
@@ -167,14 +168,14 @@ def measure(ranks: Sequence[Rank], own: int, dtype: torch.dtype, seconds: float)
 
 
 def group_shapes(hosts: Sequence[int]) -> dict[Shape, list[tuple[int, ...]]]:
-    """Return the ways in which the axes of meshes lie on these hosts, and the groups of each.
+    """Return the placements that axes of meshes can have on these hosts, and their groups.
 
-    All ranks are in the groups of a way, which work at once as those of an axis do. The largest
-    groups come first, of as many ways as there is time to measure.
+    The groups of a placement contain all ranks, and run at the same time, as those of an axis do.
+    The largest groups come first; there are only as many placements as there is time to measure.
     """
     number = len(hosts)
     per_host = max(map(hosts.count, hosts), default=1)
-    if any(hosts[rank] != rank // per_host for rank in range(number)):  # not the same on each
+    if any(hosts[rank] != rank // per_host for rank in range(number)):  # uneven hosts
         return {Shape(per_host, len(set(hosts)), 1): [tuple(range(number))]} if number > 1 else {}
     found: dict[Shape, list[tuple[int, ...]]] = {}
     for size in sorted((n for n in range(2, number + 1) if number % n == 0), reverse=True):
@@ -188,7 +189,7 @@ def group_shapes(hosts: Sequence[int]) -> dict[Shape, list[tuple[int, ...]]]:
 def _group(
     shape: Shape, lines: Sequence[tuple[int, ...]], own: int, dtype: torch.dtype, seconds: float
 ) -> Measured:
-    """Measure groups that lie so, all at once."""
+    """Measure groups with the same placement, all at the same time."""
     line = next(one for one in lines if own in one)
     everyone = len(lines) == 1
     group = global_process_set
@@ -209,7 +210,7 @@ def _as_links(
 ) -> tuple[Link, Link | None]:
     """Return the links inside a host and between hosts with which ring_seconds() gives the times.
 
-    Of groups that were measured the largest ones of one host, and the largest ones of several.
+    They are derived from the largest measured groups on one host, and on several hosts.
     """
 
     def ends(allreduce: Link) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -222,7 +223,7 @@ def _as_links(
         if hosts == 1:
             inside = as_ring(*ends(one.allreduce), local)
             continue
-        rest = [  # what the hosts' links take is what is left
+        rest = [  # the remaining time is that of the hosts' links
             (n, max(t - ring_seconds(n, local, inside), t / 10)) for n, t in ends(one.allreduce)
         ]
         ring = as_ring(rest[0], rest[1], hosts)
@@ -231,10 +232,10 @@ def _as_links(
 
 
 class _Layers:
-    """Two layers that tensor parallelism divides: an allreduce in each pass, as in training."""
+    """Two layers divided by tensor parallelism: an allreduce in each pass, as in training."""
 
     def __init__(self, nbytes: int, axis: Axis, dtype: torch.dtype) -> None:
-        """Prepare allreduces of so many bytes."""
+        """Prepare allreduces of `nbytes` bytes."""
         hidden = 32
         self._plain = nn.Sequential(
             nn.Linear(_BETWEEN, hidden, bias=False, dtype=dtype),
@@ -249,7 +250,7 @@ class _Layers:
         self._x = torch.ones(rows, _BETWEEN, dtype=dtype)
 
     def run(self) -> tuple[float, float]:
-        """Return how long the divided layers take for one of their two allreduces, and others."""
+        """Return half of the time of the divided layers, and half of that of undivided ones."""
         alone = self._pass(self._plain)
         return self._pass(self._divided) / 2, alone / 2
 
@@ -266,7 +267,7 @@ class _Layers:
 
 
 class _Chain:
-    """Layers whose gradients are averaged as in training, or stay on this rank."""
+    """Layers whose gradients are averaged as in training, or not averaged."""
 
     def __init__(
         self, layers: int, width: int, rows: int, dtype: torch.dtype, group: ProcessSet, name: str
@@ -279,7 +280,7 @@ class _Chain:
         self._optimizer = DistributedOptimizer(plain, named, process_set=group)
 
     def averaged(self) -> tuple[float, float]:
-        """Return how long a backward pass takes until all gradients are averages, and without."""
+        """Return the time of a backward pass until all gradients are averaged, and without."""
         alone = self.alone()[0]
         self._optimizer.zero_grad()
         loss = self._model(self._x).sum()
@@ -291,7 +292,7 @@ class _Chain:
         return taken, alone
 
     def alone(self) -> tuple[float, float]:
-        """Return how long a backward pass takes without averages."""
+        """Return the time of a backward pass without averaging."""
         with self._optimizer.no_sync():
             loss = self._model(self._x).sum()
             begin = time.perf_counter()
@@ -304,7 +305,7 @@ class _Chain:
 def _averages(
     group: ProcessSet, ranks: int, name: str, dtype: torch.dtype, seconds: float
 ) -> Averages:
-    """Measure what averaging gradients takes in a group, and what of it is hidden."""
+    """Measure the time to average gradients in a group, and how much of it is hidden."""
 
     def chain(layers: int, width: int, rows: int) -> _Chain:
         return _Chain(layers, width, rows, dtype, group, f"{name}.{width}.{rows}")
@@ -318,7 +319,7 @@ def _averages(
     beside = step + _LAYERS * gradient
     nbytes = _LAYERS * _WIDTH**2 * dtype.itemsize
     of_bytes = max(sent - beside, nbytes / 1e11)
-    # A backward pass that is twice as long: what of the time is hidden then?
+    # A backward pass that is twice as long shows how much of the time is hidden.
     some = _typical_of_all(chain(_LAYERS, _WIDTH, _ROWS).alone, seconds / 16)
     rows = min(4096, max(_ROWS, math.ceil(_ROWS * 2 * of_bytes / some)))
     longer = chain(_LAYERS, _WIDTH, rows)
@@ -333,7 +334,7 @@ def _averages(
 
 
 def _pair(ranks: int, fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
-    """Return two ranks between which there is such a link."""
+    """Return two ranks with such a link between them, or None."""
     return next((pair for pair in combinations(range(ranks), 2) if fits(*pair)), None)
 
 
@@ -346,7 +347,7 @@ def _messages(rank: int, pair: tuple[int, int], seconds: float) -> Link:
 
 
 def _ping(rank: int, pair: tuple[int, int], nbytes: int) -> tuple[float, float]:
-    """Send a message there and back; the one computes while the other sleeps."""
+    """Send a message there and back; one rank computes while the other sleeps."""
     if rank not in pair:
         return 0.0, 0.0
     tensor = torch.zeros(nbytes, dtype=torch.uint8)
@@ -363,9 +364,9 @@ def _ping(rank: int, pair: tuple[int, int], nbytes: int) -> tuple[float, float]:
 
 
 def _handover(rank: int, pair: tuple[int, int], ranks: int, seconds: float) -> float:
-    """Return what a rank computes to hand a microbatch over to a stage, and get it back.
+    """Return a rank's computation to pass a microbatch to a stage and get it back.
 
-    It is processor time: how long the rank waits is no part of it.
+    This is processor time; it excludes waiting.
     """
     found = 0.0
     if rank in pair:
@@ -382,7 +383,7 @@ def _handover(rank: int, pair: tuple[int, int], ranks: int, seconds: float) -> f
 
 
 def _of_microbatch(axis: Axis, seconds: float) -> float:
-    """Return the processor time of a microbatch, in a pipeline with a small layer in each stage."""
+    """Return the processor time of a microbatch in a pipeline with a small layer in each stage."""
     layer, x = nn.Linear(_BETWEEN, _BETWEEN), torch.ones(64 * _MICROBATCHES, _BETWEEN)
     stages = [layer if at == axis.rank else None for at in range(axis.size)]
 
@@ -404,20 +405,20 @@ def _of_microbatch(axis: Axis, seconds: float) -> float:
 
 
 def flops_of(dtype: torch.dtype, seconds: float) -> float:
-    """Return the floating-point operations a second of a product of matrices."""
+    """Return the floating-point operations per second of a matrix product."""
     one = torch.ones(_MATRIX, _MATRIX, dtype=dtype)
     return 2 * _MATRIX**3 / _typical(lambda: torch.mm(one, one), seconds)
 
 
 def bandwidth_of(seconds: float) -> float:
-    """Return the bytes a second that copying reads and writes."""
+    """Return the bytes per second that copying reads and writes."""
     source = torch.zeros(_COPIED, dtype=torch.uint8)
     target = torch.zeros_like(source)
     return 2 * _COPIED / _typical(lambda: target.copy_(source), seconds)
 
 
 def overheads_of(seconds: float) -> Overheads:
-    """Return what a step of par.Pipeline takes beside its layers, with one stage, on this rank."""
+    """Return the overheads of par.Pipeline besides its layers, with one stage, on this rank."""
     layer, x = nn.Linear(8, 8), torch.ones(64, 8)
     axis = Axis("calibration", (0,), 0)
 
@@ -444,7 +445,7 @@ def overheads_of(seconds: float) -> Overheads:
 
 
 def _compute() -> float:
-    """Compute about as long as a layer does; return how long it took."""
+    """Compute about as long as a layer; return the time."""
     begin = time.perf_counter()
     torch.mm(_BETWEEN_MATRIX, _BETWEEN_MATRIX)
     return time.perf_counter() - begin
@@ -458,12 +459,13 @@ def _typical_of_all(
     seconds: float,
     together: Callable[[Sequence[float]], float] = max,
 ) -> float:
-    """Return the median time of a call on all ranks, of as many calls as there is time for.
+    """Return the median time of a call on all ranks, over as many calls as fit into the time.
 
     Args:
-        call: returns how long it took, and how long of that it computed.
-        seconds: that all calls may take.
-        together: what the ranks' computing took: they do so at once (max), or in turn (sum).
+        call: returns its time, and how much of it was computation.
+        seconds: the time for all calls.
+        together: combines the ranks' computation: max if they compute at the same time, sum if in
+            turn.
     """
 
     def once() -> tuple[float, float]:
@@ -482,7 +484,7 @@ def _typical_of_all(
 
 
 def _typical(call: Callable[[], Any], seconds: float, most: int = 50) -> float:
-    """Return the median time of as many calls as fit into a time."""
+    """Return the median time of as many calls as fit into the time."""
     call()
     end = time.perf_counter() + seconds
     times = [_seconds(call)]

@@ -1,4 +1,4 @@
-"""What a rank needs memory for, by a dry run on fake tensors and by formulas."""
+"""The memory that a rank needs, from a dry run on fake tensors and from formulas."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from horoscale.torch.parallel.styles import Plan
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What the ranks of one stage need, in bytes: of each kind the most that there is of it.
+    """The memory of the ranks of one stage, in bytes: the maximum of each kind.
 
-    They are not all there at once: gradients come while activations go. `total` is the peak.
+    The maxima occur at different times: gradients appear as activations are freed. `total` is the
+    peak of the sum.
 
     Attributes:
-        parameters: and buffers of modules; with stage=3 the rank's share, and two gathered units.
-        gradients: of trained parameters.
-        optimizer: its state.
-        activations: what autograd saves, of all microbatches in flight.
-        working: what operations need besides at their most, in the passes or the optimizer's step.
-        buckets: in which gradients are sent, and messages between stages.
-        total: of all kinds at the peak.
+        parameters: parameters and buffers. With stage=3, the rank's part and two gathered units.
+        gradients: gradients of trained parameters.
+        optimizer: the optimizer's state.
+        activations: tensors that autograd saves, of all microbatches in flight.
+        working: the peak of other tensors of operations, in the passes or the optimizer's step.
+        buckets: buffers for gradients, and for messages between stages.
+        total: the peak of the sum.
     """
 
     parameters: int
@@ -57,12 +58,12 @@ class RankMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """What par.memory() returns; as text it is a table.
+    """The result of par.memory(). As text, a table.
 
     Attributes:
         strategy: how the model is divided.
         cuts: the units where the stages begin, and where the last one ends.
-        ranks: of each stage what its ranks need; the first rank of tp, which has most.
+        ranks: the memory of the ranks of each stage: of the first rank of tp, which needs most.
     """
 
     strategy: Strategy
@@ -182,11 +183,11 @@ def share_of(batch: tuple[Batch, Any], strategy: Strategy) -> tuple[Batch, Any]:
 
 
 def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemory:
-    """Return what a rank of stage `at` needs, which has these units.
+    """Return the memory of a rank of stage `at` with these units.
 
     Saved activations are held for as many microbatches as 1F1B has in flight there (Narayanan et
-    al. 2021, arXiv:2104.04473, section 2.2). Those that are computed again are there for one unit
-    or segment at a time.
+    al. 2021, arXiv:2104.04473, section 2.2). Recomputed ones exist for one unit or segment at a
+    time.
     """
     parameters: dict[int, int] = {}
     state: dict[int, int] = {}
@@ -205,13 +206,13 @@ def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemor
     )  # fmt: skip
     buckets = _sent_gradients(trained, largest, strategy)
     if at > 0:
-        buckets += units[0].input  # of a gradient on its way
+        buckets += units[0].input  # of a gradient in transit
     if at < strategy.pp - 1:
         buckets += units[-1].output
     update = max(one.update for one in units)
     held += sum(one.buffers for one in units)
     in_passes = _peak_of_passes(units, strategy, in_flight, gradients)
-    # Where gradients are averaged, the averages are in the buckets when the step comes.
+    # If gradients are averaged, the averages are in the buckets during the step.
     in_step = update + (0 if strategy.dp * strategy.cp > 1 and not strategy.stage else gradients)
     return RankMemory(
         held,
@@ -227,10 +228,11 @@ def rank_memory(units: Sequence[Unit], strategy: Strategy, at: int) -> RankMemor
 def _peak_of_passes(
     units: Sequence[Unit], strategy: Strategy, in_flight: int, gradients: int
 ) -> int:
-    """Return the most that activations, gradients and working memory are together.
+    """Return the peak of the sum of activations, gradients and working memory.
 
-    A unit works while those before it hold their activations, and those behind it have gradients
-    already. After the first microbatch all have, and a new gradient is there until it is added.
+    While a unit works, the units before it hold their activations, and those after it already have
+    gradients. After the first microbatch all have gradients, and a new gradient exists until it is
+    added.
     """
     before, working = held_and_worked(units, strategy.recompute)
     whole = before[-1]
@@ -253,10 +255,10 @@ def _peak_of_passes(
 
 
 def held_and_worked(units: Sequence[Unit], how: Recompute) -> tuple[list[int], list[int]]:
-    """Return what is held while each unit works, and what it works with besides, in bytes.
+    """Return the memory held while each unit works, and its working memory, in bytes.
 
-    Held are activations of the units up to this one, or of what computes them again the inputs.
-    Working memory is what operations need, and activations that were computed again.
+    Held memory consists of activations of the units up to this one, or the inputs of those that are
+    recomputed. Working memory is that of operations, and of recomputed activations.
     """
     saved: dict[int, int] = {}
     held, working = [], []
@@ -283,11 +285,11 @@ def held_and_worked(units: Sequence[Unit], how: Recompute) -> tuple[list[int], l
 def zero_state(
     parameters: int, gradients: int, optimizer: int, ranks: int, stage: int, gathered: int = 0
 ) -> tuple[int, int, int]:
-    """Return the bytes of parameters, gradients and optimizer's state of one of `ranks`.
+    """Return the bytes of parameters, gradients and optimizer's state on one of `ranks`.
 
     ZeRO divides the optimizer's state (stage 1), gradients too (2), parameters too (3):
-    Rajbhandari et al. 2020, arXiv:1910.02054, figure 1. Stage 3 has `gathered` bytes of whole units
-    besides: the one that computes, and the one that is fetched.
+    Rajbhandari et al. 2020, arXiv:1910.02054, figure 1. Stage 3 has `gathered` additional bytes of
+    whole units: the one that computes, and the next one.
     """
 
     def share(whole: int) -> int:
@@ -301,10 +303,10 @@ def zero_state(
 
 
 def _sent_gradients(whole: int, largest: int, strategy: Strategy) -> int:
-    """Return the bytes in which gradients are averaged, beside those that RankMemory.gradients are.
+    """Return the bytes of buffers for averaging gradients, besides RankMemory.gradients.
 
-    Each gradient has a place of its own in shared memory. ZeRO has its averages there in stage 1,
-    and later what is being reduced: two units, or all gradients until the last microbatch.
+    Each gradient has its own place in shared memory. ZeRO stores the averages there in stage 1, and
+    in later stages what is being reduced: two units, or all gradients until the last microbatch.
     """
     if strategy.dp * strategy.cp == 1:
         return 0

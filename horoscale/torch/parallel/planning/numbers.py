@@ -1,10 +1,10 @@
-"""Numbers as text, and text as numbers."""
+"""Conversion between numbers of bytes and text."""
 
 from __future__ import annotations
 
 
 def readable_bytes(number: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Return a number of bytes in a suitable unit."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if number >= size:
             return f"{number / size:.2f} {unit}"
@@ -12,10 +12,10 @@ def readable_bytes(number: float) -> str:
 
 
 def bytes_of(text: int | str) -> int:
-    """Return the bytes that a number or a text such as "16GiB" says.
+    """Return the number of bytes for a number or a text such as "16GiB".
 
     Raises:
-        ValueError: it says none.
+        ValueError: the text is invalid.
     """
     if isinstance(text, int):
         number = text

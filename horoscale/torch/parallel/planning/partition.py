@@ -1,4 +1,4 @@
-"""Cuts a list of layers into stages by dynamic programming. Pure."""
+"""Divides a list of layers into stages by dynamic programming. Pure."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from math import inf
 
 
 def cut(layers: int, stages: int, cost: Callable[[int, int, int], float]) -> list[int] | None:
-    """Cut layers into consecutive stages so that the dearest one costs least.
+    """Divide layers into consecutive stages so that the most expensive one costs least.
 
-    Stages may differ: in the speed of their rank, in the activations that they hold. Among the best
-    cuts it is the one with the least sum of squares. All cuts but hopeless ones are compared, in
-    stages * layers² steps.
+    The cost may depend on the stage, because ranks differ in speed and stages in the activations
+    that they hold. Of several optimal divisions, it returns the one with the least sum of squares.
+    It compares all divisions that can be optimal, in stages * layers² steps.
 
     Args:
-        layers: how many.
-        stages: how many, each of one layer at least.
-        cost: of the layers from `begin` to before `end` as the stage `stage`, called with these
-            three; never negative, and infinite where the stage can't have them.
+        layers: the number of layers.
+        stages: the number of stages, each of at least one layer.
+        cost: a function (begin, end, stage) that returns the cost of the layers from `begin` to
+            before `end` as that stage: not negative, and infinite if it is impossible.
 
     Returns:
-        Where the stages begin, and where the last one ends. None: no cut has a finite cost.
+        Where the stages begin, and where the last one ends. None: no division has a finite cost.
 
     Raises:
         ValueError: there are fewer layers than stages, or no stage.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers can't be cut into {stages} stages")
-    # best[end]: (largest cost, sum of squares, cuts) of the first `end` layers in so many stages.
+    # best[end]: (largest cost, sum of squares, cuts) of the first `end` layers in the stages so far
     best: dict[int, tuple[float, float, list[int]]] = {0: (0.0, 0.0, [0])}
     for stage in range(stages):
         following: dict[int, tuple[float, float, list[int]]] = {}

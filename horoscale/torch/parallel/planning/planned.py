@@ -1,4 +1,4 @@
-"""Planned: what plan() has found, as a table, and how to do it."""
+"""Planned: the result of plan(), as a table and for execution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOSSES = {
 
 @dataclass(frozen=True)
 class Rejected:
-    """A way that can't be gone, and why."""
+    """A strategy that is impossible, and the reason."""
 
     strategy: Strategy
     reason: str
@@ -203,7 +203,7 @@ def _table_of(costs: Sequence[Cost], rows: int) -> str:
 
 
 def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
-    """Say what the others lose against the best, by what they lose most time with."""
+    """Explain why other strategies are slower than the best: by the part that costs them most."""
     counts: dict[str, list[float]] = {}
     for one in others:
         more = {
@@ -219,7 +219,7 @@ def _why_slower(best: Cost, others: Sequence[Cost]) -> str:
 
 
 def _tied(stages: Sequence[nn.Module]) -> list[list[tuple[int, str]]]:
-    """Return the parameters that several stages have, as Pipeline takes them."""
+    """Return the parameters that several stages share, in the form of Pipeline's argument."""
     places: dict[int, list[tuple[int, str]]] = {}
     for number, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():

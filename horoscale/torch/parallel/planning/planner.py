@@ -1,4 +1,4 @@
-"""plan(): which way to divide a model among ranks is the quickest that fits into their memory."""
+"""plan(): finds the fastest way to divide a model among ranks that fits into their memory."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def plan(
 
 
 class _Profiles:
-    """The units of a model and their times, for each way to divide layers and rows."""
+    """The units of a model and their times, for each division of layers and rows."""
 
     def __init__(
         self,
@@ -204,11 +204,11 @@ class _Profiles:
         self._timings: dict[int, dict[int, list[Timing]]] = {}
 
     def prepare(self, strategies: Sequence[Strategy]) -> None:
-        """Time the units, on all ranks of a job at once, as in training."""
+        """Time the units on all ranks of a job at the same time, as in training."""
         if not self._is_meta:
             step = step_overhead(self._optimizer)
             if self._measured_here:
-                if not all(computing(ranks_of_job())):  # they take turns: see cost()
+                if not all(computing(ranks_of_job())):  # they take turns; see cost()
                     self._clock = time.thread_time
                 step = max(allgather_object(step, name=f"{_NAME}.step"))
             beside = self.machine.overheads
@@ -219,14 +219,14 @@ class _Profiles:
         for tp in sorted(by_tp):
             if self.why_not(tp):
                 continue
-            # cp divides a sequence, which takes its share of the time.
+            # cp divides a sequence; the time is divided in proportion.
             whole = {self._rows_of(one): replace(one, cp=1) for one in by_tp[tp]}
             known = sorted(whole)
             chosen = {known[0], known[len(known) // 2], known[-1]}
             self._timings[tp] = {rows: self._time(whole[rows]) for rows in sorted(chosen)}
 
     def why_not(self, tp: int) -> str:
-        """Return why layers can't be divided so; "" if they can."""
+        """Return why layers can't be divided among `tp` ranks, or ""."""
         if tp not in self._rehearsals:
             try:
                 self._rehearsals[tp] = rehearse(self._model, tp, self._plan)
@@ -283,7 +283,7 @@ def _strategies(
     microbatches: Sequence[int] | None,
     recompute: Sequence[Recompute],
 ) -> Iterator[Strategy]:
-    """Yield all ways that the numbers of ranks, rows and units allow."""
+    """Yield all strategies that the numbers of ranks, rows and units allow."""
     if strange := set(axes) - {"tp", "cp", "pp", "dp"}:
         raise ValueError(f"axes={list(axes)}: there is no {', '.join(sorted(strange))}")
 
@@ -301,7 +301,7 @@ def _strategies(
                     for stage in stages if dp > 1 else (0,):
                         for again in recompute:
                             if again == "selective" and tp > 1:
-                                continue  # divided layers add up products in place
+                                continue  # divided layers sum products in place
                             for order in _orders(sizes, hosts):
                                 yield Strategy(
                                     **sizes, stage=stage, microbatches=number, recompute=again,
@@ -320,7 +320,7 @@ def _microbatches(rows: int, pp: int, given: Sequence[int] | None) -> list[int]:
 
 
 def _orders(sizes: dict[str, int], hosts: int) -> list[str]:
-    """Return the placements that differ: which axes are inside hosts."""
+    """Return the distinct placements, by which axes are inside hosts."""
     wide = [name for name in ORDER.split("-") if sizes[name] > 1]
     if hosts == 1 or len(wide) < 2:
         return [ORDER]
@@ -341,7 +341,7 @@ def _speeds_of_stages(strategy: Strategy, speeds: Sequence[float]) -> list[float
 
 
 def _lacking(strategy: Strategy, units: Sequence[Unit], limit: float) -> str:
-    """Say how much memory the way needs that needs least."""
+    """Describe the least memory that the strategy needs."""
 
     def total(begin: int, end: int, at: int) -> float:
         return float(rank_memory(units[begin:end], strategy, at).total)

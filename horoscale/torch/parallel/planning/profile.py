@@ -1,4 +1,4 @@
-"""Times the units of a model, whole or as one rank of tp has them."""
+"""Times the units of a model, whole or as divided for one rank of tp."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from horoscale.torch.parallel.planning.stand_ins import nbytes_of
 Clock: TypeAlias = Callable[[], float]
 
 _WINDOW = 256 << 20  # bytes of state of the units that are run together
-_ALIKE = 8  # units that are alike are run so often
+_ALIKE = 8  # the number of equal units to run
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a unit takes for one microbatch, in seconds.
+    """The time of a unit for one microbatch, in seconds.
 
     Attributes:
-        forward: its forward pass; of the last unit the loss is a part.
+        forward: its forward pass, including the loss for the last unit.
         backward: its backward pass.
-        update: the optimizer's step for its parameters, beyond what each step takes.
-        accumulate: what a backward pass takes more, or less, that finds gradients to add to.
+        update: the optimizer's step for its parameters, beyond the fixed time of each step.
+        accumulate: the difference for a backward pass that adds to existing gradients.
     """
 
     forward: float
@@ -69,20 +69,20 @@ def profile(
     repeats: int = 3,
     clock: Clock = time.perf_counter,
 ) -> list[Timing]:
-    """Run the units forward and backward, and the optimizer's step, and time them.
+    """Time the units' forward and backward passes, and the optimizer's step.
 
-    They run one after the other, as in training, so that caches hold what they would; as many as
-    have memory for their state, and of units that are alike a few. The model, its gradients and
-    the state of random numbers are as before.
+    Units run one after the other, as in training, so that caches have realistic contents. As many
+    run together as have memory for their state; of equal units only some run. The model, its
+    gradients and random states are restored.
 
     Args:
-        rehearsal: the model; of what is divided or on the device "meta" values are drawn.
+        rehearsal: the model. Divided parameters and those on the device "meta" get random values.
         x: a microbatch.
-        target: of it.
-        loss: called with the last unit's output and the target.
-        optimizer: makes the optimizer of a list of parameters.
-        repeats: how often each pass is timed, after a first time; the median counts.
-        clock: tells seconds; time.thread_time where other ranks have the core in between.
+        target: its target.
+        loss: a function of the last unit's output and the target.
+        optimizer: a function from a list of parameters to an optimizer.
+        repeats: how often each pass is timed, after a warm-up; the median is used.
+        clock: returns seconds; time.thread_time if other ranks use the core in between.
     """
     values: tuple[Any, ...] = (x,) if isinstance(x, torch.Tensor) else tuple(x)
     fakes = list(rehearsal.units.values())
@@ -113,11 +113,11 @@ def profile(
 
 
 def windows(kinds: Sequence[Any], nbytes: Sequence[int]) -> list[list[int]]:
-    """Return the units that are run, those together that follow each other and have memory. Pure.
+    """Return the units to run, as lists of consecutive units that have memory together. Pure.
 
     Args:
-        kinds: what units that are alike have in common.
-        nbytes: of the state of each.
+        kinds: a key for each unit, equal for equal units.
+        nbytes: the bytes of each unit's state.
     """
     found: list[list[int]] = []
     seen: Counter[Any] = Counter()
@@ -138,13 +138,13 @@ def windows(kinds: Sequence[Any], nbytes: Sequence[int]) -> list[list[int]]:
 
 
 def _kinds(rehearsal: Rehearsal, values: tuple[Any, ...]) -> list[Any]:
-    """Return of each unit what those that take as long have in common."""
+    """Return a key for each unit, equal for units that take the same time."""
     kinds = []
     last = len(rehearsal.units) - 1
     with rehearsal.mode, torch.no_grad():
         values = tree_map(fake, values)
         for index, module in enumerate(rehearsal.units.values()):
-            ends = (index == 0, index == last)  # no gradient of its input, and the loss
+            ends = (index == 0, index == last)  # no gradient of its input; with the loss
             kinds.append((signature(module), tuple(map(shape_of, values)), ends))
             if index < last:
                 result = module(*values)
@@ -154,17 +154,17 @@ def _kinds(rehearsal: Rehearsal, values: tuple[Any, ...]) -> list[Any]:
 
 
 def by_formula(units: Sequence[Unit], flops: float, memory_bandwidth: float) -> list[Timing]:
-    """Return how long units take where they can't be run.
+    """Return estimated times of units that can't be run.
 
     Args:
-        units: of a dry run.
-        flops: floating-point operations a second of a rank.
-        memory_bandwidth: bytes a second that a rank reads and writes.
+        units: the units from a dry run.
+        flops: floating-point operations per second of a rank.
+        memory_bandwidth: bytes per second that a rank reads and writes.
     """
     timings = []
     for unit in units:
         moved = (unit.activations + unit.output) / memory_bandwidth
-        # AdamW reads parameter, gradient and moments, and writes all but the gradient.
+        # AdamW reads parameter, gradient and moments, and writes all except the gradient.
         updated = sum(unit.parameters[one] for one in unit.trained)
         updated_bytes = 3 * updated + 2 * sum(unit.optimizer.values())
         timings.append(
@@ -178,9 +178,9 @@ def by_formula(units: Sequence[Unit], flops: float, memory_bandwidth: float) -> 
 
 
 def interpolate(rows: int, measured: dict[int, list[Timing]]) -> list[Timing]:
-    """Return the timings for a number of rows between those that were measured; pure.
+    """Return the timings for a number of rows, interpolated between measured numbers. Pure.
 
-    Between two measured numbers it is on the line through them; beyond them, in proportion.
+    Interpolates linearly between two measured numbers; beyond them, times are proportional.
     """
     if rows in measured:
         return measured[rows]
@@ -202,7 +202,7 @@ def interpolate(rows: int, measured: dict[int, list[Timing]]) -> list[Timing]:
 
 
 def _made_real(unit: nn.Module, rehearsal: Rehearsal) -> nn.Module:
-    """Return a unit with memory: the model's values, or drawn ones."""
+    """Return a unit with memory: with the model's values, or random ones."""
     memo: dict[int, Any] = {}
     for one in (*unit.parameters(), *unit.buffers()):
         source = rehearsal.sources.get(id(one))
@@ -227,7 +227,7 @@ def _timed(
     repeats: int,
     clock: Clock,
 ) -> tuple[list[Timing], list[tuple[Any, ...]]]:
-    """Return the timings of units that follow each other, and their outputs; see _pass()."""
+    """Return the timings of consecutive units, and their outputs; see _pass()."""
     parameters = [one for module in modules for one in module.parameters() if one.requires_grad]
     of_units = [[one for one in unit.parameters() if one.requires_grad] for unit in modules]
     optimizers = [make(own) if own else None for own in of_units]
@@ -270,10 +270,10 @@ def _pass(
     parameters: Sequence[nn.Parameter],
     clock: Clock,
 ) -> tuple[list[float], list[float], list[tuple[Any, ...]]]:
-    """Run units forward and backward; return their times of both, and their outputs.
+    """Run units forward and backward; return the times of both, and the outputs.
 
-    `learns`: gradients of the inputs are computed, for what comes before these units. A unit's
-    backward pass has ended when the gradients of its inputs are there.
+    `learns`: whether to compute gradients of the inputs, for preceding units. A unit's backward
+    pass ends when the gradients of its inputs are computed.
     """
     inputs = tuple(
         one.detach().requires_grad_().clone()
@@ -309,7 +309,7 @@ def _pass(
     if learnt:
         torch.autograd.backward(learnt, given)
     end = _now(parameters, clock)
-    # Where inputs have no gradient, as those of an embedding, the pass ends with the unit.
+    # If inputs have no gradient, as for an embedding, the pass ends with the unit.
     ends = [end, *ended[1:]]
     backward = []
     for index in reversed(range(len(modules))):
@@ -320,7 +320,7 @@ def _pass(
 
 
 def step_overhead(make: MakeOptimizer) -> float:
-    """Return what an optimizer's step takes whatever its parameters are, in seconds."""
+    """Return the fixed time of an optimizer's step, whatever its parameters, in seconds."""
 
     def typical(number: int) -> float:
         parameters = [nn.Parameter(torch.zeros(1)) for _ in range(number)]

@@ -1,8 +1,8 @@
-"""Which activations are computed again in the backward pass, so that they need no memory till then.
+"""Which activations the backward pass recomputes, so that they need no memory until then.
 
 False        none
-"selective"  in each unit all but the results of matrix products and convolutions, which are
-kept: little is computed twice
+"selective"  in each unit all except the results of matrix products and convolutions, which are
+expensive to recompute
 "sqrt"       in segments of about sqrt(n) of a stage's n units; each segment keeps its input
 (Chen et al. 2016, arXiv:1604.06174, section 3)
 True         in each unit; it keeps its input
@@ -25,7 +25,7 @@ from horoscale._core import UnsupportedError
 Recompute: TypeAlias = "bool | Literal['selective', 'sqrt']"
 CHOICES: tuple[Recompute, ...] = (False, "selective", "sqrt", True)
 
-# Operations that take long for what their results weigh; not every PyTorch has all of them.
+# Operations that are expensive relative to the size of their results. Some need a newer PyTorch.
 _NAMES = (
     "mm",
     "bmm",
@@ -47,13 +47,13 @@ def is_chain(model: nn.Module) -> bool:
 
 
 def segments(units: int) -> list[tuple[int, int]]:
-    """Return where each segment of a stage begins and ends, as "sqrt" has them."""
+    """Return the beginning and end of each segment of a stage for "sqrt"."""
     length = math.ceil(math.sqrt(units))
     return list(pairwise([*range(0, units, length), units]))
 
 
 def recompute_units(units: Sequence[nn.Module], how: Recompute) -> None:
-    """Have units compute their activations again, in place; "sqrt" is for recompute_segments().
+    """Make units recompute their activations, in place; recompute_segments() is for "sqrt".
 
     Raises:
         UnsupportedError: PyTorch is too old for "selective".
@@ -72,7 +72,7 @@ def recompute_units(units: Sequence[nn.Module], how: Recompute) -> None:
 
 
 def recompute_segments(stage: nn.Module) -> None:
-    """Have a stage, an nn.Sequential of units, compute its segments again, in place."""
+    """Make a stage, an nn.Sequential of units, recompute its segments, in place."""
     if not is_chain(stage):
         recompute_units([stage], True)
         return

@@ -1,8 +1,8 @@
-"""Layers of a model as the first rank of tp has them, without ranks; they count what is sent.
+"""Layers as divided for the first rank of tp, without ranks. They record what would be sent.
 
-par.tensor_parallel() makes layers that need a job. These have the same shapes, save the same for
-backward passes and compute as much, so that one process can weigh and time a model that is divided.
-Their results are not those of the model.
+par.tensor_parallel() creates layers that need a job. These have the same shapes, saved tensors and
+amount of computation, so that one process can measure the memory and time of a divided model. Their
+results are not those of the model.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from horoscale.torch.parallel.styles import Column, Input, Numbers, Plan, Row, V
 
 
 class Collective(NamedTuple):
-    """What one collective of a layer moves."""
+    """The data that one collective of a layer transfers."""
 
     kind: str  # "allreduce" or "allgather"
     nbytes: int  # of the whole tensor, on each rank
-    forward: bool  # or in the backward pass
+    forward: bool  # False: in the backward pass
 
 
 @dataclass(frozen=True)
 class _Ranks:
-    """As much of an Axis as the checks of a plan look at."""
+    """The part of an Axis that the checks of a plan use."""
 
     name: str
     size: int
@@ -49,8 +49,8 @@ class _Column(nn.Module):
     ) -> None:
         super().__init__()
         self.weight, self.bias = weight, bias
-        self.is_counted = True  # whether it adds up its input's gradient
-        self.gathered: tuple[int, int] | None = None  # ranks and features of a whole output
+        self.is_counted = True  # whether it sums its input's gradient
+        self.gathered: tuple[int, int] | None = None  # ranks and features of a gathered output
         self._sent = sent
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -95,21 +95,22 @@ class _Embedding(nn.Module):
 def divide(
     model: nn.Module, plan: Plan, ranks: int, sent: list[Collective]
 ) -> dict[nn.Module, nn.Module]:
-    """Replace the layers that a plan divides by the first rank's share of them, in place.
+    """Replace the layers that a plan divides by the first rank's part of them, in place.
 
-    The first rank has most: what does not divide evenly, and the biases of row-parallel layers.
+    The first rank has the largest part: the remainder of uneven divisions, and the biases of
+    row-parallel layers.
 
     Args:
-        model: on any device; par.memory() gives it with fake tensors.
-        plan: of par.tensor_parallel().
-        ranks: how many share the layers.
-        sent: gets what each pass of a layer would send.
+        model: a model on any device; par.memory() passes fake tensors.
+        plan: a plan for par.tensor_parallel().
+        ranks: the number of ranks.
+        sent: collects the messages that each pass of a layer would send.
 
     Returns:
-        The new modules by the ones they replace.
+        The new modules by the ones that they replace.
 
     Raises:
-        ValueError: as par.tensor_parallel() does.
+        ValueError: as in par.tensor_parallel().
     """
     axis: Axis = _Ranks("tp", ranks)  # type: ignore[assignment]
     made: dict[nn.Module, nn.Module] = {}
@@ -124,7 +125,7 @@ def divide(
         return shared[key]
 
     styles = match_styles(model, plan, False)
-    counted: set[str] = set()  # modules whose input's gradient is added up once for all layers
+    counted: set[str] = set()  # modules that sum their input's gradient once for all layers
     for name, style in styles.items():
         module = model.get_submodule(name)
         parent_name = name.rpartition(".")[0]
@@ -139,7 +140,7 @@ def divide(
             made[module] = _Embedding(share(module.weight, (own, width)), sent)
         elif isinstance(style, Column | Row):
             weight, bias = matrix_of(name, module)
-            source: Any = module.weight  # of a weight that is transposed the parameter
+            source: Any = module.weight  # the parameter, also if the weight is transposed
             out_features, in_features = weight.shape
             if isinstance(style, Column):
                 first = out_features // sum(style.parts) * style.parts[0]

@@ -36,7 +36,7 @@ class Strategy:
     order: str = ORDER
 
     def __post_init__(self) -> None:
-        """Raise ValueError for numbers that are none of ranks, microbatches or stages."""
+        """Raise ValueError for invalid numbers of ranks, microbatches or stages."""
         for name in (*AXES, "microbatches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")

@@ -1,4 +1,4 @@
-"""What all ranks must give par.shard() alike, compared before anything is allocated."""
+"""Compares what all ranks must pass to par.shard() alike, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def need_same_model(
 
 
 def need_same_values(axis: Axis, checksums: Mapping[str, int]) -> None:
-    """Compare checksums of parameters, by name, as need_same_model() does. Collective."""
+    """Compare checksums of parameters by name, as in need_same_model(). Collective."""
     if axis.set is not None:
         _need_same(axis, {f"{_CHECKSUM}{name}": one for name, one in checksums.items()})
 
 
 def all_succeed(axis: Axis, work: Callable[[], _T]) -> _T:
-    """Do something with a disk on all ranks of an axis. Collective.
+    """Run a function that uses a disk on all ranks of an axis. Collective.
 
-    Raises OffloadError on all of them where it does on one, which it names.
+    If it raises OffloadError on one rank, all ranks raise it; it names the rank.
     """
     failure: OffloadError | None = None
     results: list[_T] = []

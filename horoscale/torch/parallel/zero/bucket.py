@@ -1,8 +1,8 @@
 """Bucket: the gradients of the parameters of one FlatShards, from autograd to the owners' parts.
 
-Each gradient is copied to its parameter's place in a room, which is shared memory. A reduce-scatter
-of the room leaves each rank the averages of what it owns: on one host it folds them straight from
-the rooms of the others.
+Each gradient is copied to its parameter's place in a buffer in shared memory, the room. A
+reduce-scatter of the room leaves each rank the averages of its own part. On one host, it reads the
+rooms of the other ranks directly.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from horoscale.torch.parallel.offload import Area, Store, Transfer
 from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.reductions import reducescatter_async
 
-_MOST_ROOMS = 2  # of one size, where rooms are used again
-_MOST_WRITES = 2  # of gradients on their way to a disk
+_MOST_ROOMS = 2  # maximum number of reused rooms of a size
+_MOST_WRITES = 2  # maximum number of gradients being written to a disk
 
 
 class Rooms:
-    """Memory for buckets, which those of equal size use one after the other."""
+    """Memory for buckets, which buckets of equal size reuse."""
 
     def __init__(self) -> None:
-        """Begin without memory."""
+        """Create it without memory."""
         self._free: dict[int, list[tuple[torch.Tensor, Transfer]]] = {}
         self._writes: deque[Transfer] = deque()
         self._made: dict[int, int] = {}
         self.sent: deque[Bucket] = deque()  # in the order in which they were sent
 
     def take(self, length: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return room for so many elements, of any values.
+        """Return an uninitialized room with `length` elements.
 
-        Where there are several already, this waits for one that is being reduced. All ranks send
-        their buckets in one order, so the one waited for is sent by all.
+        If the maximum number of rooms exists, it waits for one that is being reduced. All ranks
+        send their buckets in the same order, so all have sent that one.
         """
         nbytes = length * dtype.itemsize
         free = self._free.setdefault(nbytes, [])
@@ -52,23 +52,23 @@ class Rooms:
         return make_room(length, dtype)
 
     def give_back(self, room: torch.Tensor, after: Transfer) -> None:
-        """Let another bucket use it when a transfer is done."""
+        """Release a room for reuse when a transfer is done."""
         self._free[room.nbytes].append((room.view(torch.uint8), after))
 
     def writes(self, transfer: Transfer) -> None:
-        """Follow a gradient to the disk; wait for others where there are several on their way."""
+        """Track the write of a gradient to disk; wait if there are too many."""
         self._writes.append(transfer)
         while len(self._writes) > _MOST_WRITES:
             self._writes.popleft().wait()
 
     def settle(self) -> None:
-        """Wait for what is being written; raises OffloadError if something could not be."""
+        """Wait until all writes are done; raise OffloadError if one failed."""
         while self._writes:
             self._writes.popleft().wait()
 
 
 def make_room(length: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros that the other ranks of the host can read where they are, if that can be."""
+    """Return zeros, in memory that the other ranks of the host can read directly, if possible."""
     try:
         return empty_shared(length, dtype=dtype)
     except HorovodInternalError:  # not enough shared memory
@@ -76,7 +76,7 @@ def make_room(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Sent(NamedTuple):
-    handle: Handle | None  # None: there is nobody else
+    handle: Handle | None  # None: there are no other ranks
     room: torch.Tensor
     result: torch.Tensor
 
@@ -85,10 +85,10 @@ class Bucket:
     """The gradients of one FlatShards.
 
     Attributes:
-        shards: of the parameters.
-        gradient: of what this rank owns, reduced: as long as `shards.own`. None: there is none.
-        fresh: whether gradients have come that are not sent.
-        area: where `gradient` is on a disk, if it is.
+        shards: the shards of the parameters.
+        gradient: the reduced gradient of this rank's part, as long as `shards.own`, or None.
+        fresh: whether there are gradients that have not been sent.
+        area: the location of `gradient` on a disk, if it is offloaded.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Bucket:
         passes: int,
         store: Store | None = None,
     ) -> None:
-        """Begin without gradients.
+        """Create a bucket without gradients.
 
         Args:
-            shards: of the parameters.
-            sent_as: the dtype in which gradients are added up and reduced.
+            shards: the shards of the parameters.
+            sent_as: the dtype in which gradients are summed and reduced.
             result: the dtype of `gradient`.
-            kept: whether this rank's own gradients stay until clear(), so that later ones add to
-                them, and are reduced again with them (stage 1). Otherwise their room is used again,
-                and what is reduced later adds to `gradient`.
-            passes: how often a gradient of each parameter comes before the bucket is sent.
-            store: a disk that has `gradient`.
+            kept: whether this rank's local gradients remain until clear(), so that later ones are
+                added to them and reduced again with them (stage 1). Otherwise their room is reused,
+                and later reductions are added to `gradient`.
+            passes: the number of gradients of each parameter to accumulate before sending.
+            store: a disk that stores `gradient`.
         """
         self.shards = shards
         self.gradient: torch.Tensor | None = None
@@ -120,7 +120,7 @@ class Bucket:
         self._passes = passes
         self._store = store
         self.area: Area | None = None if store is None else store.area(shards.length, result)
-        self._memory = (  # of `gradient`
+        self._memory = (  # memory of `gradient`
             torch.empty(shards.length, dtype=result) if self.area is None else self.area.tensor
         )
         self._room: torch.Tensor | None = None
@@ -135,14 +135,14 @@ class Bucket:
 
     @property
     def complete(self) -> bool:
-        """Whether every gradient is there, of all backward passes that count."""
+        """Whether all gradients of all backward passes that count are there."""
         return min(self._arrived) >= self._passes
 
     @torch.no_grad()
     def take(self, index: int, gradient: torch.Tensor, counts: bool, rooms: Rooms) -> None:
-        """Put the gradient of a parameter in its place, or add it to the one that is there."""
+        """Store the gradient of a parameter, or add it to the existing one."""
         if self._kept and self._sent is not None:
-            self.finish(rooms)  # others read the room
+            self.finish(rooms)  # other ranks are reading the room
         if self._room is None:
             self._room = self._open(rooms)
         place = self.shards.places[index]
@@ -157,7 +157,7 @@ class Bucket:
 
     @torch.no_grad()
     def send(self, rooms: Rooms) -> None:
-        """Begin to reduce. Gradients that are missing count as zeros."""
+        """Start to reduce. Missing gradients count as zeros."""
         self.finish(rooms)
         room = self._open(rooms) if self._room is None else self._room
         for index, place in enumerate(self.shards.places):
@@ -175,7 +175,7 @@ class Bucket:
 
     @torch.no_grad()
     def finish(self, rooms: Rooms) -> None:
-        """Wait until what was sent is reduced, if anything was."""
+        """Wait for the reduction, if one was started."""
         if self._sent is None:
             return
         sent, self._sent = self._sent, None
@@ -193,14 +193,14 @@ class Bucket:
             rooms.give_back(sent.room, written)
 
     def clear(self) -> None:
-        """Forget all gradients; none is on its way."""
+        """Clear all gradients; no reduction may be in progress."""
         self.gradient = None
         self.fresh = False
         self._filled.clear()
         self._arrived = [0] * len(self._arrived)
 
     def _keep(self, result: torch.Tensor, rooms: Rooms) -> Transfer:
-        """Copy what is reduced to the memory of `gradient`, or begin to."""
+        """Copy the reduced gradient to the memory of `gradient`, or start to write it."""
         if self._store is None or self.area is None:
             self._memory.copy_(result)
             return Transfer()

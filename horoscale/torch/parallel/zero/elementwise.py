@@ -1,4 +1,4 @@
-"""Whether an optimizer treats each element by itself, so that it may have a part of a parameter."""
+"""Checks that an optimizer is elementwise, so that it can update a part of a parameter."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _STEPS = 3
 def need_elementwise(
     factory: Factory, options: dict[str, object], dtype: torch.dtype
 ) -> dict[str, torch.dtype]:
-    """Try an optimizer on a tensor, and on the tensor's parts: what comes out must be the same.
+    """Compare an optimizer's updates of a tensor with those of the tensor's parts.
 
     Returns:
-        What it keeps for each element, by the keys of its state.
+        The dtypes of the state tensors that it keeps for each element, by key.
 
     Raises:
-        ValueError: it isn't, or the optimizer can't be tried.
+        ValueError: the optimizer is not elementwise, or can't be tried.
     """
     name = getattr(factory, "__qualname__", repr(factory))
     generator = torch.Generator().manual_seed(0)
@@ -56,5 +56,5 @@ def need_elementwise(
 
 
 def is_elementwise(value: object, numel: int) -> bool:
-    """Return whether something of a state has a value for each of so many elements."""
+    """Return whether a value of a state is a tensor with `numel` elements."""
     return isinstance(value, torch.Tensor) and value.dim() == 1 and len(value) == numel

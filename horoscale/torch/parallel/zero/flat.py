@@ -1,4 +1,4 @@
-"""FlatShards: parameters end to end in one piece of memory, an equal part of it for each rank."""
+"""FlatShards: concatenated parameters, divided equally among ranks."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from horoscale.torch.parallel.offload.direct import aligned, aligned_memory
 from horoscale.torch.parallel.zero import guard
 from horoscale.torch.tensors import adopt
 
-_ALIGNMENT = 64  # bytes: parameters begin at cache lines, as kernels like them
+_ALIGNMENT = 64  # bytes: parameters begin at cache lines, for fast kernels
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter lies among those of one FlatShards.
+    """The position of a parameter within a FlatShards.
 
     Attributes:
-        name: its name in the model; of a tied parameter the first one.
-        shape: of the whole parameter.
-        begin: the number of its first element.
-        end: the number after its last element.
+        name: its name in the model; the first name if it is tied.
+        shape: the shape of the whole parameter.
+        begin: the offset of its first element.
+        end: the offset after its last element.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Owned:
-    """What this rank owns of a parameter.
+    """This rank's part of a parameter.
 
     Attributes:
         name: the parameter's name in the model.
-        shape: of the whole parameter.
-        begin: the first element, of the parameter flattened, that this rank owns.
+        shape: the shape of the whole parameter.
+        begin: the first element of the flattened parameter that this rank owns.
         end: the element after the last one.
-        offset: where the first one lies in the rank's shard.
+        offset: the position of the first one in the rank's shard.
     """
 
     name: str
@@ -65,31 +65,31 @@ class Owned:
 
 
 class _Coming(Protocol):
-    """What is on its way."""
+    """An operation in progress."""
 
     def wait(self) -> object:
-        """Return when it is there."""
+        """Wait until it is done."""
 
 
 class FlatShards:
-    """Parameters of one dtype, end to end, divided into as many equal parts as an axis has ranks.
+    """Concatenated parameters of one dtype, divided into equal parts, one for each rank of an axis.
 
-    The ends of parameters are not those of parts. Between parameters, and after the last one, is
-    room that belongs to none, and is zero.
+    Parts need not end where parameters end. There is padding between parameters, and after the last
+    one. It is zero.
 
     Attributes:
         axis: the ranks.
-        dtype: of the memory, and of the parameters.
-        places: where each parameter lies; the same on all ranks.
+        dtype: the dtype of the memory and of the parameters.
+        places: the position of each parameter; the same on all ranks.
         parameters: the parameters, in the order of `places`. Their data are views of `whole`.
         own: this rank's part, of `length` elements. Only it may be written.
-        master: what the optimizer updates: `own` itself, or its values in the dtype that the
-            parameters had before, which is private. publish() rounds these to `own`.
-        whole: all parts. What other ranks have written is there after gather().
-        is_view: whether `whole` is the memory of all ranks itself, so that nothing is copied.
+        master: the values that the optimizer updates: `own` itself, or a private copy in the
+            parameters' original dtype. publish() rounds it to `own`.
+        whole: all parts. Other ranks' values are valid after gather().
+        is_view: whether `whole` is memory shared by all ranks, so that nothing is copied.
         resident: whether `whole` has memory at the moment.
-        own_area: where `own` is on a disk, if it is.
-        master_area: where `master` is on a disk, if it is: the same, or another one.
+        own_area: the location of `own` on a disk, if it is offloaded.
+        master_area: the location of `master` on a disk, if it is offloaded: the same, or another.
     """
 
     def __init__(
@@ -101,18 +101,17 @@ class FlatShards:
         resident: bool = True,
         store: Store | None = None,
     ) -> None:
-        """Take the values of parameters into the shards. Collective.
+        """Move the values of parameters into the shards. Collective.
 
         Args:
-            parameters: by name, each once. They have the same values on all ranks.
+            parameters: the parameters by name, each once. Values must be equal on all ranks.
             axis: the ranks.
-            dtype: what the parameters are stored in from now on. Where that is not what they are
-                stored in now, `master` keeps this rank's values as they are.
-            shared: whether the ranks of one host have one memory for `whole`, where that is
-                possible.
-            resident: whether `whole` is always there. Otherwise free() takes its memory, unless
+            dtype: the new dtype of the parameters. If it differs from the current one, `master`
+                keeps this rank's values in the current dtype.
+            shared: whether the ranks of one host share the memory of `whole`, if possible.
+            resident: whether `whole` always has memory. Otherwise free() releases it, unless
                 `is_view`.
-            store: a disk that has `own`, unless `resident`, and a private `master`.
+            store: a disk that stores `own`, unless `resident`, and a private `master`.
         """
         self.axis = axis
         self.dtype = dtype
@@ -155,7 +154,7 @@ class FlatShards:
         return self.whole.untyped_storage().nbytes() > 0
 
     def owned(self) -> Iterator[Owned]:
-        """Yield what this rank owns of each parameter, in order, where it owns any of it."""
+        """Yield this rank's part of each parameter of which it owns any elements, in order."""
         first = self.axis.rank * self.length
         for place in self.places:
             begin = max(place.begin, first)
@@ -165,7 +164,7 @@ class FlatShards:
                 yield Owned(place.name, place.shape, *own, begin - first)
 
     def start_gather(self) -> None:
-        """Begin to fetch the other ranks' parts into `whole`, unless it is there."""
+        """Start to gather the other ranks' parts into `whole`, unless it is complete."""
         if self.is_view or self._pending is not None or self.resident:
             return
         storage = self.whole.untyped_storage()
@@ -173,7 +172,7 @@ class FlatShards:
         self._pending = self._fetch()
 
     def gather(self) -> None:
-        """Have `whole`. Collective, unless it is there or begun."""
+        """Make `whole` complete. Collective, unless it is complete or start_gather() was called."""
         self.start_gather()
         if self._pending is not None:
             coming, self._pending = self._pending, None
@@ -183,9 +182,10 @@ class FlatShards:
 
     @torch.no_grad()
     def publish(self, rounded: bool = False) -> None:
-        """Let the ranks have what was written to `master`. Collective; see Sharded.publish().
+        """Send the values of `master` to all ranks. Collective; see Sharded.publish().
 
-        Of a view, others have it after a barrier. `rounded`: `own` has the values already.
+        If `is_view`, other ranks see them after a barrier. `rounded`: whether `own` already has
+        them.
         """
         if self.master is not self.own and not rounded:
             self.own.copy_(self.master)
@@ -194,21 +194,21 @@ class FlatShards:
         if self.resident and not self.is_view:
             self._fetch().wait()
         for parameter in self.parameters:
-            increment_version(parameter)  # autograd may have saved what it was
+            increment_version(parameter)  # autograd may have saved the old values
 
     @torch.no_grad()
     def load(self, whole: Mapping[str, torch.Tensor]) -> None:
-        """Take this rank's elements of whole parameters, by name, into `master`; see publish()."""
+        """Load this rank's elements of whole parameters, by name, into `master`; see publish()."""
         for owned, value in self.cut(whole):
             self.master[owned.offset :][: owned.end - owned.begin].copy_(value)
 
     def reload(self) -> None:
-        """Take this rank's elements of what was written to the parameters, on all ranks alike."""
+        """Load this rank's elements of values that all ranks have written to the parameters."""
         self.load(self._values())
         self.publish()
 
     def free(self) -> None:
-        """Give the memory of `whole` back, unless it is to stay or is that of all ranks."""
+        """Release the memory of `whole`, unless it is always resident or shared by all ranks."""
         if self._is_resident or self.is_view:
             return
         if self._pending is not None:
@@ -218,7 +218,7 @@ class FlatShards:
             guard.free(parameter, place.name)
 
     def close(self) -> None:
-        """Give shared memory back; parameters get memory of their own. Collective."""
+        """Release shared memory; parameters get their own memory. Collective."""
         self.gather()
         for place, parameter in zip(self.places, self.parameters, strict=True):
             parameter.data = self.whole[place.begin : place.end].view(place.shape).clone()
@@ -226,9 +226,9 @@ class FlatShards:
             self._shards.close()
 
     def gathered(self, own: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return what the ranks' tensors of `length` elements are for each parameter. Collective.
+        """Return the ranks' tensors of `length` elements as whole tensors by name. Collective.
 
-        For gradients, states of an optimizer and so on, which lie as `own` does. Any dtype.
+        For tensors that correspond to `own`, such as gradients and optimizer states. Any dtype.
         """
         whole = own
         if self.axis.set is not None:
@@ -239,7 +239,7 @@ class FlatShards:
         }
 
     def cut(self, whole: Mapping[str, torch.Tensor]) -> Iterator[tuple[Owned, torch.Tensor]]:
-        """Yield this rank's elements of whole tensors by names, where it owns any."""
+        """Yield this rank's elements of whole tensors, given by name, where it owns any."""
         for owned in self.owned():
             yield owned, whole[owned.name].reshape(-1)[owned.begin : owned.end]
 
@@ -250,7 +250,7 @@ class FlatShards:
         }
 
     def _fetch(self) -> _Coming:
-        """Begin to bring all parts to `whole`."""
+        """Start to gather all parts into `whole`."""
         if self.own_area is None:
             return self._allgather_async(self.own)
         assert self._store is not None
@@ -264,11 +264,11 @@ class FlatShards:
         return allgather_async(own, self._name, self.axis.set, out=self.whole)
 
     def _join(self) -> Shards[torch.Tensor] | None:
-        """Map the ranks' parts side by side; None where that can't be, on all ranks alike."""
+        """Map the ranks' parts side by side; return None on all ranks if that is impossible."""
         assert self.axis.set is not None
         try:
             memory = allocate(self.length * self.dtype.itemsize, self.axis.set)
-        except HorovodInternalError:  # one of them has not got its memory
+        except HorovodInternalError:  # a rank could not allocate its memory
             return None
         if memory.joined is None:
             return None
@@ -278,7 +278,7 @@ class FlatShards:
 
     @torch.no_grad()
     def _take(self) -> None:
-        """Copy this rank's values, and have the parameters be views."""
+        """Copy this rank's values, and make the parameters views."""
         self.master.zero_()
         self.load(self._values())
         for place, parameter in zip(self.places, self.parameters, strict=True):
@@ -291,7 +291,7 @@ class FlatShards:
 
 
 class _Gather:
-    """A part that is read from the disk, and then sent to all ranks while others compute."""
+    """A part that is read from the disk and then sent to all ranks, in the background."""
 
     def __init__(self, shards: FlatShards, memory: torch.Tensor, store: Store) -> None:
         assert shards.own_area is not None
@@ -308,7 +308,7 @@ class _Gather:
 def offloaded_bytes(
     parameters: Iterable[nn.Parameter], axis: Axis, dtype: torch.dtype, resident: bool
 ) -> int:
-    """Return how much of a disk the FlatShards of parameters needs, with their gradients."""
+    """Return the disk space that the FlatShards of parameters needs, including gradients."""
     named = {str(number): parameter for number, parameter in enumerate(parameters)}
     first = named["0"]
     length = _part(list(_lay_out(named, dtype))[-1].end, axis.size, dtype)
@@ -328,13 +328,13 @@ def _lay_out(parameters: Mapping[str, nn.Parameter], dtype: torch.dtype) -> Iter
 
 
 def _part(elements: int, ranks: int, dtype: torch.dtype) -> int:
-    """Return the length of a part: whole pages, so that one rank's can lie beside another's."""
+    """Return the length of a part: whole pages, so that parts can be mapped side by side."""
     page = mmap.PAGESIZE // dtype.itemsize
     return -(-elements // (ranks * page)) * page
 
 
 def _reachable(length: int, dtype: torch.dtype, process_set: ProcessSet | None) -> torch.Tensor:
-    """Return memory that other ranks of the host can read where it is, if there is enough of it."""
+    """Return memory that other ranks of the host can read directly, if there is enough of it."""
     if process_set is None:
         return torch.zeros(length, dtype=dtype)
     try:

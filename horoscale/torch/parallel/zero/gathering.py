@@ -1,8 +1,8 @@
-"""Gathering: parameters that a rank has only while it computes with them (stage 3).
+"""Gathering: parameters that a rank holds only while it computes with them (stage 3).
 
-For ranks that have no memory in common. A unit's parameters are gathered before its forward pass
-and freed after it; and so for its backward pass. Freeing takes the memory of their storage, so that
-what autograd has saved of them is there again once they are gathered.
+For ranks that do not share memory. A unit's parameters are gathered before its forward pass and
+freed after it; likewise for its backward pass. Freeing releases the memory of their storage, so
+that views saved by autograd become valid again when they are gathered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horoscale.torch.parallel.zero.flat import FlatShards
 
 
 class _Boundary(torch.autograd.Function):
-    """The inputs of a unit as they are; when their gradients are there the unit is done."""
+    """Passes the inputs of a unit on. When their gradients arrive, the unit is done."""
 
     @staticmethod
     def forward(context: Any, done: Any, *inputs: torch.Tensor) -> Any:
@@ -33,26 +33,26 @@ class _Boundary(torch.autograd.Function):
 
 
 class Gathering:
-    """The units of a model, whose parameters come and go."""
+    """The units of a model, whose parameters are gathered and freed."""
 
     def __init__(
         self, model: nn.Module, units: Sequence[tuple[nn.Module, list[FlatShards]]], prefetch: int
     ) -> None:
-        """Follow the forward and backward passes of the units' modules.
+        """Install hooks on the forward and backward passes of the units' modules.
 
         Args:
-            model: the model, which may be a unit itself: that one stays until the backward pass.
+            model: the model. If it is a unit itself, that one is kept until the backward pass.
             units: modules and their shards.
-            prefetch: how many units ahead are gathered while one computes.
+            prefetch: how many units to gather ahead while one computes.
 
         Raises ValueError if parameters belong to a module that is never called itself.
         """
         self._units = [shards for _, shards in units]
         self._root = next((i for i, (module, _) in enumerate(units) if module is model), None)
         self._prefetch = prefetch
-        self._order: list[int] = []  # of the units' forward passes; the last model's
-        self._place = 0  # in it
-        self._awaits_end = False  # of a backward pass
+        self._order: list[int] = []  # order of the units in the last forward pass
+        self._place = 0  # position in it
+        self._awaits_end = False  # whether a callback waits for the end of a backward pass
         self._hooks: list[RemovableHandle] = []
         for module, shards in units:
             if shards and not _has_forward(module):
@@ -63,12 +63,12 @@ class Gathering:
                 )
         for number, (module, _) in enumerate(units):
             self._follow(number, module)
-        if self._root is None:  # no unit: this only tells where a forward pass begins
+        if self._root is None:  # not a unit: the hook only detects the start of a forward pass
             for module in called(model):
                 self._hooks.append(module.register_forward_pre_hook(self._begin, prepend=True))
 
     def gather_all(self) -> None:
-        """Have the parameters of all units, until their next forward pass. Collective."""
+        """Gather the parameters of all units, until their next forward pass. Collective."""
         for shards in self._units:
             for one in shards:
                 one.gather()
@@ -79,7 +79,7 @@ class Gathering:
             self._free(number)
 
     def remove(self) -> None:
-        """Leave the modules alone from now on."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -100,10 +100,10 @@ class Gathering:
 
     def _before_forward(self, number: int, args: Any, kwargs: Any) -> Any:
         self._gather(number)
-        if _in_backward():  # activations are computed again
+        if _in_backward():  # activations are being recomputed
             self._await_end()
             return None
-        self._awaits_end = False  # which never came where the backward pass has failed
+        self._awaits_end = False  # still set if the last backward pass failed
         self._prefetch_forward(number)
         if not torch.is_grad_enabled():
             return None
@@ -139,7 +139,7 @@ class Gathering:
         self._prefetch_backward(number)
 
     def _await_end(self) -> None:
-        """Free what is left when this backward pass has ended, and not those inside of it."""
+        """Free the rest at the end of this backward pass, but not of passes nested in it."""
         if not self._awaits_end:
             self._awaits_end = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
@@ -149,13 +149,13 @@ class Gathering:
         self.free_all()
 
     def _prefetch_forward(self, number: int) -> None:
-        """Begin to gather the units that came next the last time."""
+        """Start to gather the units that came next in the last forward pass."""
         if number == self._root:
             self._place = 0
             return
         if self._place < len(self._order) and self._order[self._place] == number:
             self._place += 1
-        else:  # the first time, or another order than the last time
+        else:  # the first pass, or a different order
             del self._order[self._place :]
             self._order.append(number)
             self._place += 1
@@ -163,7 +163,7 @@ class Gathering:
             self._start(following)
 
     def _prefetch_backward(self, number: int) -> None:
-        """Begin to gather the units that came before in the forward pass."""
+        """Start to gather the units that precede this one in the forward pass."""
         if number not in self._order:
             return
         place = self._order.index(number)
@@ -188,7 +188,7 @@ def _in_backward() -> bool:
 
 
 def called(model: nn.Module) -> list[nn.Module]:
-    """Return what a forward pass begins with: the model, or the stages that a pipeline calls."""
+    """Return the modules with which a forward pass begins: the model, or a pipeline's stages."""
     return [model] if _has_forward(model) else list(model.children())
 
 

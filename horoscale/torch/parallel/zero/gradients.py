@@ -1,4 +1,4 @@
-"""Gradients: those of a sharded model on their way to the ranks that own them."""
+"""Gradients: moves the gradients of a sharded model to the ranks that own them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from horoscale.torch.parallel.zero.bucket import Bucket, Rooms
 
 
 class Gradients:
-    """Takes each gradient that autograd has computed to its bucket, and sends full buckets.
+    """Copies each gradient from autograd to its bucket, and sends complete buckets.
 
-    All ranks send their buckets in one order, round after round: a round is a backward pass, or as
-    many as are counted together. So a gradient that a rank does not have holds up those after it
-    until synchronize().
+    All ranks send their buckets in the same order, round after round. A round is a backward pass,
+    or as many as are accumulated. A missing gradient on a rank therefore delays later buckets until
+    synchronize().
     """
 
     def __init__(self, buckets: Sequence[Bucket], passes: int) -> None:
-        """Follow the parameters of buckets, which are sent in this order."""
+        """Install hooks on the parameters of buckets, which are sent in this order."""
         self.buckets = list(buckets)
-        self.paused = False  # backward passes don't count
+        self.paused = False  # whether backward passes are not counted
         self._passes = passes
         self._rooms = Rooms()
-        self._next = 0  # the bucket that is sent next
-        self._rounds = 0  # that are complete, since the last step
-        self._used = False  # by a step, and nothing has come since
-        self._arrivals: dict[tuple[int, int], int] = {}  # of each gradient, since the last step
+        self._next = 0  # the bucket to send next
+        self._rounds = 0  # complete rounds since the last step
+        self._used = False  # whether a step has used the gradients, and no new ones have arrived
+        self._arrivals: dict[tuple[int, int], int] = {}  # by gradient, since the last step
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number, index))  # type: ignore[no-untyped-call]
             for number, bucket in enumerate(self.buckets)
@@ -36,15 +36,15 @@ class Gradients:
 
     @property
     def outstanding(self) -> bool:
-        """Whether this rank has gradients that synchronize() would have to reduce or wait for."""
+        """Whether synchronize() would have to reduce gradients or wait for them on this rank."""
         fresh = any(bucket.fresh for bucket in self.buckets)
         return fresh or bool(self._rooms.sent) or self._next != 0
 
     def synchronize(self) -> None:
-        """Reduce what is not reduced yet. Collective, the first time before a step.
+        """Reduce gradients that are not reduced yet. Collective in the first call before a step.
 
-        Every rank is to have had as many backward passes. Raises ValueError for a parameter that
-        was frozen or converted since the model was sharded, or given a `grad`.
+        Every rank must have run the same number of backward passes. Raises ValueError if a
+        parameter was frozen or converted after the model was sharded, or was given a `grad`.
         """
         self._check()
         if self._used:
@@ -56,24 +56,24 @@ class Gradients:
         self.finish()
 
     def finish(self) -> None:
-        """Wait for what was sent; raises OffloadError if it can't be written to a disk."""
+        """Wait for reductions; raise OffloadError if a result can't be written to a disk."""
         while self._rooms.sent:
             self._rooms.sent[0].finish(self._rooms)
         self._rooms.settle()
 
     def begin_step(self) -> None:
-        """Reduce what is not reduced yet; zeros, where no backward pass has left anything."""
+        """Reduce gradients that are not reduced yet, or zeros if there was no backward pass."""
         self._used = False
         self.synchronize()
 
     def end_step(self) -> None:
-        """Take note that a step has used the gradients, which stay as they are until clear()."""
+        """Record that a step has used the gradients, which remain until clear()."""
         self._rounds = 0
         self._arrivals.clear()
         self._used = True
 
     def clear(self) -> None:
-        """Forget all gradients. Collective where some are outstanding."""
+        """Clear all gradients. Collective if some are outstanding."""
         if self.outstanding:
             self.synchronize()
         self._rooms.settle()
@@ -83,12 +83,12 @@ class Gradients:
         self._used = False
 
     def remove(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
     def _hook(self, number: int, index: int) -> Callable[[torch.Tensor], None]:
-        weak = weakref.ref(self)  # parameters outlive what follows them
+        weak = weakref.ref(self)  # parameters may outlive this object
 
         def arrive(parameter: torch.Tensor) -> None:
             gradients = weak()

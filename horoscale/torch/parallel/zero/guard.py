@@ -1,4 +1,4 @@
-"""Parameters that have no memory at the moment: to read one is an error and not a crash."""
+"""Makes reading a parameter that has no memory at the moment an error instead of a crash."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import nn
 
 _NAME = "_horoscale_name"
-# What tells of a tensor without its values.
+# Methods that do not need the values.
 _METHODS = {
     "__hash__", "__len__", "dim", "element_size", "get_device", "is_complex", "is_contiguous",
     "is_floating_point", "is_same_size", "is_shared", "is_signed", "ndimension", "nelement",
     "numel", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "size",
     "storage_offset", "stride", "untyped_storage",
 }  # fmt: skip
-# What takes parameters to say whose gradients are asked for; hooks gather what it computes with.
+# They take parameters only to identify gradients; hooks gather the parameters to compute with.
 _FUNCTIONS = (torch.autograd.backward, torch.autograd.grad)
-_VALUES = {"data", "T", "H", "mT", "mH", "real", "imag"}  # attributes that give them
+_VALUES = {"data", "T", "H", "mT", "mH", "real", "imag"}  # attributes that return values
 
 
 class FreedParameter(nn.Parameter):
-    """A parameter of a unit that is not gathered: shape and so on are there, values are not."""
+    """A parameter of a unit that is not gathered. Its shape and dtype are known, values are not."""
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        """Say that there are no values to show."""
+        """Return a text without values."""
         return f"FreedParameter({getattr(self, _NAME)}, shape={tuple(self.shape)})"
 
     @classmethod
@@ -36,7 +36,7 @@ class FreedParameter(nn.Parameter):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do what needs no values; RuntimeError for all else."""
+        """Run functions that need no values; raise RuntimeError for others."""
         if not _is_harmless(func):
             names = [getattr(one, _NAME) for one in args if isinstance(one, cls)] or ["a parameter"]
             raise RuntimeError(
@@ -49,14 +49,14 @@ class FreedParameter(nn.Parameter):
 
 
 def free(parameter: nn.Parameter, name: str) -> None:
-    """Have a parameter refuse to be read. Those of subclasses, which do as they like, stay."""
+    """Make reading a parameter an error. Parameters of subclasses are not changed."""
     if type(parameter) is nn.Parameter:
         setattr(parameter, _NAME, name)
         parameter.__class__ = FreedParameter
 
 
 def restore(parameter: nn.Parameter) -> None:
-    """Let it be read again."""
+    """Make a parameter readable again."""
     if type(parameter) is FreedParameter:
         parameter.__class__ = nn.Parameter  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Models on the device "meta", which get memory and values unit by unit as they are sharded."""
+"""Allocates and initializes models on the device "meta" unit by unit while they are sharded."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Initialize = Callable[[nn.Module], None]
 
 
 class Materialized:
-    """A model whose parameters and buffers have left the device "meta", and have no values yet.
+    """A model whose parameters and buffers were moved from the device "meta", without values yet.
 
-    Their memory is only reserved: the system gives it when values are written, and takes it back
-    when the unit is in its shards.
+    Their memory is only reserved. The system allocates it when values are written, and gets it back
+    when the unit has been moved into its shards.
     """
 
     def __init__(self, model: nn.Module, initialize: Initialize | None) -> None:
-        """Replace what is on "meta"; parameters that are tied stay so.
+        """Replace tensors on "meta"; tied parameters remain tied.
 
-        Raises ValueError if a module can't be given values.
+        Raises ValueError if a module can't be initialized.
         """
         modules = {name: one for name, one in model.named_modules() if _has_meta(one)}
         for name, module in modules.items():
@@ -50,7 +50,7 @@ class Materialized:
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer.is_meta:
                     module._buffers[name] = torch.empty_like(buffer, device="cpu")
-        self._without: set[int] = {id(one) for one in made.values()}  # values, by now
+        self._without: set[int] = {id(one) for one in made.values()}  # not initialized yet
 
     @property
     def is_empty(self) -> bool:
@@ -58,11 +58,11 @@ class Materialized:
         return not self._modules
 
     def give_buffers(self) -> None:
-        """Give values to modules that have no parameters."""
+        """Initialize modules that have no parameters."""
         self._give([one for one in self._modules if not _own_parameters(one)])
 
     def give(self, unit: Unit) -> None:
-        """Give a unit's parameters their values, and the buffers beside them."""
+        """Initialize a unit's parameters, and the buffers of the same modules."""
         if self.is_empty:
             return
         of_unit = {id(one) for one in unit.parameters.values()}
@@ -77,7 +77,7 @@ class Materialized:
             self._checksums[name] = checksum(parameter)
 
     def need_same_values(self, axis: Axis) -> None:
-        """Compare the values among the ranks. Collective; MismatchError if they differ."""
+        """Compare the values among the ranks. Collective; raise MismatchError if they differ."""
         if not self.is_empty:
             need_same_values(axis, self._checksums)
 
@@ -97,7 +97,7 @@ def _has_meta(module: nn.Module) -> bool:
 
 
 def _own_parameters(module: nn.Module) -> set[int]:
-    """Return the ids of a module's own parameters; norms that have none name them, as None."""
+    """Return the ids of a module's own parameters, skipping those that are None."""
     return {id(one) for one in module._parameters.values() if one is not None}
 
 

@@ -1,4 +1,4 @@
-"""par.ZeroOptimizer(): an optimizer of what this rank owns of a sharded model."""
+"""par.ZeroOptimizer(): an optimizer of this rank's part of a sharded model."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from horoscale.torch.parallel.zero.streaming import Streaming
 
 
 class _Zero(torch.optim.Optimizer):
-    """What ZeroOptimizer() puts before the class of the user's optimizer."""
+    """The base class that ZeroOptimizer() adds before the class of the user's optimizer."""
 
     sharded: Sharded
     runs: list[list[Run]]  # by parameter group
-    names: list[list[str]]  # of the parameters of each group, the same on all ranks
-    elementwise: Mapping[str, torch.dtype]  # what it is known to keep for each element
-    streaming: Streaming | None  # of what is on a disk
+    names: list[list[str]]  # names of the parameters of each group, the same on all ranks
+    elementwise: Mapping[str, torch.dtype]  # state tensors with a value for each element
+    streaming: Streaming | None  # for offloaded state
 
     @outside_graph
     def step(self, closure: Any = None) -> Any:
-        """Reduce the gradients, update what this rank owns, and let all ranks have the result.
+        """Reduce the gradients, update this rank's part, and send the result to all ranks.
 
         Collective over the axis of the shards.
 
         Args:
-            closure: computes the loss anew, before the gradients are reduced.
+            closure: recomputes the loss, before the gradients are reduced.
 
         Returns:
-            What the closure returns.
+            The result of the closure.
         """
         loss = None
         if closure is not None:
@@ -57,14 +57,14 @@ class _Zero(torch.optim.Optimizer):
         self.sharded.gradients.end_step()
         return loss
 
-    # PyTorch puts its own hooks around a step() that does not say that it has them; the step of the
-    # user's class, which this one calls, has them.
+    # PyTorch adds its hooks to any step() that is not marked as hooked. The step() of the user's
+    # class, which this one calls, already runs them.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _stream(self, streaming: Streaming) -> None:
-        """Do what step() does before others get the values, where something is on a disk."""
+        """Update this rank's part if state is offloaded."""
         failure = None
-        # The hooks of a step are called once, and not for each piece.
+        # Call the hooks of a step once, and not for each piece.
         own: Any = super().step
         step = partial(own.__wrapped__, self) if getattr(own, "hooked", False) else own
 
@@ -87,7 +87,7 @@ class _Zero(torch.optim.Optimizer):
 
     @outside_graph
     def synchronize(self) -> None:
-        """Reduce the gradients that are not reduced yet: to look at them, or to change them."""
+        """Reduce the gradients that are not reduced yet, to read or modify them."""
         self.sharded.gradients.synchronize()
         gradients = {
             id(bucket.shards): bucket.gradient for bucket in self.sharded.gradients.buckets
@@ -97,9 +97,9 @@ class _Zero(torch.optim.Optimizer):
             run.tensor.grad = None if gradient is None else gradient[run.begin : run.end]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients. The next ones use their memory, whatever `set_to_none` says.
+        """Clear all gradients. The next ones reuse their memory, whatever `set_to_none`.
 
-        Collective where backward() was called and neither step() nor synchronize() after it.
+        Collective if neither step() nor synchronize() was called after backward().
         """
         self.sharded.gradients.clear()
         for run in self._all_runs():
@@ -107,7 +107,7 @@ class _Zero(torch.optim.Optimizer):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Add up gradients on this rank alone: backward passes within it are not reduced.
+        """Accumulate gradients on this rank without reducing them inside the block.
 
         In stages 2 and 3 this takes the memory of all gradients until the next pass.
         """
@@ -120,23 +120,23 @@ class _Zero(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Do nothing: for loops that are written for hvd.DistributedOptimizer."""
+        """Do nothing, for compatibility with loops for hvd.DistributedOptimizer."""
         yield
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raise ValueError: the model was sharded with the parameters that it had."""
+        """Raise ValueError: parameters can't be added after the model is sharded."""
         if "sharded" in self.__dict__:
             raise ValueError("parameters can't be added to a ZeroOptimizer: make another one")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's part of the state, for this rank of as many ranks. Not collective."""
+        """Return this rank's part of the state, for the same rank and size. Not collective."""
         return super().state_dict() | {"zero": optimizer_state.own_part(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what state_dict() has returned on this rank. Collective if it has master weights.
+        """Load the result of state_dict() on this rank. Collective if it has master weights.
 
-        Raises ValueError if it is of another rank, or the model was sharded in another way.
+        Raises ValueError if it is from another rank, or the model is sharded differently.
         """
         optimizer_state.load_own_part(self, state_dict.get("zero"))
         super().load_state_dict({key: one for key, one in state_dict.items() if key != "zero"})
@@ -144,19 +144,19 @@ class _Zero(torch.optim.Optimizer):
             self.streaming.adopt()
 
     def whole_state_dict(self) -> dict[str, Any]:
-        """Return the state of all ranks by the names of parameters. Collective; all get all of it.
+        """Return the state of all ranks by parameter names, on all ranks. Collective.
 
-        `["state"][name]` has tensors of the parameter's shape, as an optimizer of the whole
-        parameter has them, and "master" where parameters have a smaller dtype than what is
-        optimized; `["param_groups"]` the groups' options, with names as "params".
+        `["state"][name]` has tensors of the parameter's shape, like the state of an undivided
+        optimizer, and "master" if the optimizer updates values of a larger dtype than the
+        parameters'. `["param_groups"]` has the groups' options, with names as "params".
         """
         return optimizer_state.whole(self)
 
     def load_whole_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take this rank's part of what whole_state_dict() has returned, on any number of ranks.
+        """Load this rank's part of a state from whole_state_dict(), on any number of ranks.
 
-        Collective if it or the state has master weights. Raises KeyError if a parameter or group is
-        missing, ValueError if a state has another shape; all ranks do then.
+        Collective if the optimizer or the state has master weights. Raises KeyError if a parameter
+        or group is missing, and ValueError if a state has another shape, on all ranks.
         """
         optimizer_state.load_whole(self, state)
         if self.streaming is not None:

@@ -1,4 +1,4 @@
-"""The state of a ZeroOptimizer: a rank's own part, and the whole by names of parameters."""
+"""The state of a ZeroOptimizer: a rank's own part, and the whole state by parameter names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EXCHANGE = "horoscale.zero.state"
 
 
 class Divided(Protocol):
-    """What these functions need of a ZeroOptimizer."""
+    """The interface of a ZeroOptimizer that these functions use."""
 
     sharded: Sharded
     runs: list[list[Run]]
     names: list[list[str]]
     state: Any
-    elementwise: Mapping[str, torch.dtype]  # keys of what it is known to keep for each element
+    elementwise: Mapping[str, torch.dtype]  # state tensors with a value for each element
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ class Divided(Protocol):
 
 
 def own_part(optimizer: Divided) -> dict[str, Any]:
-    """Return what tells this rank's part from others, and its master weights."""
+    """Return this rank's master weights, and data to identify its part."""
     axis = optimizer.sharded.axis
     return {
         "ranks": axis.size,
@@ -54,9 +54,9 @@ def own_part(optimizer: Divided) -> dict[str, Any]:
 
 @torch.no_grad()
 def load_own_part(optimizer: Divided, saved: Mapping[str, Any] | None) -> None:
-    """Take the master weights, if this is the part that the state was saved from.
+    """Load the master weights, if the state was saved from this part.
 
-    Raises ValueError if it isn't.
+    Raises ValueError if it was not.
     """
     expected = own_part(optimizer)
     if saved is None:
@@ -100,7 +100,7 @@ def whole(optimizer: Divided) -> dict[str, Any]:
 
 def _gather(optimizer: Divided, shards: FlatShards, runs: list[Run]) -> dict[str, dict[str, Any]]:
     """Return the states of the parameters of one FlatShards."""
-    single: dict[str, dict[str, Any]] = {}  # values that are not one for each element
+    single: dict[str, dict[str, Any]] = {}  # values that are not elementwise
     kinds: dict[str, torch.dtype] = {}
     for run in runs:
         state, numel = optimizer.state.get(run.tensor, {}), run.end - run.begin
@@ -132,7 +132,7 @@ def _gather(optimizer: Divided, shards: FlatShards, runs: list[Run]) -> dict[str
 
 @torch.no_grad()
 def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
-    """Take this rank's part of a whole state; see whole()."""
+    """Load this rank's part of a whole state; see whole()."""
     saved, groups = state["state"], state["param_groups"]
     if len(groups) != len(optimizer.param_groups):
         raise ValueError(
@@ -152,7 +152,7 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
                     f"{key} of {name} is {tuple(value.shape)} in the state, the "
                     f"parameter {tuple(shape)}"
                 )
-    # By what all ranks have, not by what this one owns: all of them wait, or none.
+    # Decided by what all ranks know, not by this rank's part, so that all of them wait, or none.
     has_masters = any(one.master is not one.own for one in optimizer.sharded.trained) or any(
         _MASTER in saved.get(name, {}) for name in shapes
     )
@@ -182,15 +182,15 @@ def load_whole(optimizer: Divided, state: Mapping[str, Any]) -> None:
 
 
 def _shapes(optimizer: Divided) -> dict[str, torch.Size]:
-    """Return the shapes of the optimizer's parameters, by names."""
+    """Return the shapes of the optimizer's parameters by name."""
     known = {name for names in optimizer.names for name in names}
     places = (place for shards in optimizer.sharded.trained for place in shards.places)
     return {place.name: place.shape for place in places if place.name in known}
 
 
 def _is_single(key: str, value: object, elementwise: Set[str]) -> bool:
-    """Return whether something is one value for a parameter, such as "step".
+    """Return whether a value belongs to a whole parameter, such as "step".
 
-    What an optimizer has for the element of a parameter without dimensions has none either.
+    An elementwise state of a parameter without dimensions has no dimensions either.
     """
     return not torch.is_tensor(value) or (value.dim() == 0 and key not in elementwise)

@@ -1,4 +1,4 @@
-"""Runs: the tensors that an optimizer has, of what this rank owns."""
+"""Runs: the tensors of this rank's part that an optimizer updates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Run(NamedTuple):
     """A tensor of the optimizer: neighboring elements of one FlatShards in one parameter group.
 
     Attributes:
-        shards: whose `master` it is a part of.
-        begin: where it begins in it.
-        end: and ends.
-        owned: what it has of parameters.
-        tensor: the part, as the optimizer has it.
+        shards: the FlatShards with the `master` of which it is a part.
+        begin: where it begins in the master.
+        end: where it ends.
+        owned: its parts of parameters.
+        tensor: the tensor that the optimizer has.
     """
 
     shards: FlatShards
@@ -35,7 +35,7 @@ class Run(NamedTuple):
 def as_groups(
     params: Iterable[nn.Parameter] | Iterable[Group] | None, sharded: Sharded
 ) -> list[dict[str, Any]]:
-    """Return parameter groups of what an optimizer may be given; None: all that are trained."""
+    """Return parameter groups from an optimizer's argument; None: all trained parameters."""
     if params is None:
         return [{"params": [one for shards in sharded.trained for one in shards.parameters]}]
     listed: list[Any] = list(params)
@@ -51,9 +51,10 @@ def as_groups(
 def names_by_group(
     groups: Sequence[Group], sharded: Sharded
 ) -> tuple[list[list[str]], dict[str, int]]:
-    """Return the names of each group's parameters, and each one's group.
+    """Return the names of each group's parameters, and each parameter's group.
 
-    Raises ValueError for what is no trained parameter of the model, and one in two groups.
+    Raises ValueError for anything that is not a trained parameter of the model, and for a parameter
+    in two groups.
     """
     trained = {
         id(parameter): place.name
@@ -79,7 +80,7 @@ def names_by_group(
 
 
 def runs_of_group(sharded: Sharded, number_of: Mapping[str, int], number: int) -> Iterator[Run]:
-    """Yield the tensors of a group, of each FlatShards; one at least."""
+    """Yield the tensors of a group, of each FlatShards; at least one."""
     found = False
     for shards in sharded.trained:
         parts: list[list[Owned]] = []
@@ -94,7 +95,7 @@ def runs_of_group(sharded: Sharded, number_of: Mapping[str, int], number: int) -
         for part in parts:
             found = True
             yield _run(shards, part)
-    if not found:  # optimizers want a tensor in each group
+    if not found:  # optimizers need a tensor in each group
         yield _run(sharded.trained[0], [])
 
 

@@ -35,16 +35,16 @@ _MIB = 1 << 20
 
 
 class Sharded:
-    """What shard() has made of a model. `sharded_of(model)` returns it.
+    """The sharded state of a model after shard(). `sharded_of(model)` returns it.
 
     Attributes:
         axis: the ranks.
         stage: 1, 2 or 3.
-        trained: the shards of the parameters that are trained, in the order of the model.
-        frozen: the shards of the others; none but in stage 3.
-        gradients: on their way from autograd to the shards.
-        names: of all sharded parameters, by their ids; of a tied one the first.
-        store: the disk that has what is offloaded, if anything is.
+        trained: the shards of trained parameters, in the order of the model.
+        frozen: the shards of other parameters; empty except in stage 3.
+        gradients: moves gradients from autograd to the shards.
+        names: the names of all sharded parameters by id; the first name if tied.
+        store: the disk with offloaded state, if any.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sharded:
         store: Store | None,
         give_values: Callable[[Unit], None],
     ) -> None:
-        """Shard the parameters of units; see shard(). `give_values` is called with each before."""
+        """Shard the parameters of units; see shard(). First calls `give_values` with each unit."""
         self.axis = axis
         self.stage = stage
         self.store = store
@@ -94,13 +94,13 @@ class Sharded:
                 *(one, reduce_dtype or one.dtype, one.master.dtype, stage == 1, passes),
                 store=store if stage == 3 else None,
             )
-            for one in reversed(self.trained)  # as backward passes come to them
+            for one in reversed(self.trained)  # in the order of backward passes
         ]
         self.gradients = Gradients(buckets, passes)
         self._gathering: Gathering | None = None
         if stage == 3 and not self._is_view:
             self._gathering = Gathering(model, by_unit, prefetch)
-        of_model: Any = model  # whose hooks have no types
+        of_model: Any = model  # its hooks have no types
         self._hooks = [
             of_model.register_state_dict_pre_hook(lambda *_: self.gather()),
             of_model._register_load_state_dict_pre_hook(lambda *_: self._begin_load()),
@@ -119,13 +119,13 @@ class Sharded:
         return self.trained + self.frozen
 
     def begin_update(self) -> None:
-        """Wait until the others have read what this rank is about to write. Collective."""
+        """Wait until other ranks have read the values that this rank will overwrite. Collective."""
         self._settle()
 
     def publish(self, rounded: bool = False) -> None:
-        """Let all ranks have the masters' values. Collective.
+        """Send the masters' values to all ranks. Collective.
 
-        `rounded`: the parameters' own memory has them already, in its dtype.
+        `rounded`: whether the parameters' memory already has them, in its dtype.
         """
         for one in self._all:
             one.publish(rounded)
@@ -134,10 +134,10 @@ class Sharded:
             self.store.drop()
 
     def load(self, values: Mapping[int, torch.Tensor]) -> None:
-        """Take this rank's part of whole parameters, given by the parameters' ids. Collective.
+        """Load this rank's part of whole parameters, given by the parameters' ids. Collective.
 
-        Values of a larger dtype than the parameters' reach the masters as they are. Raises KeyError
-        where one is missing.
+        Values of a larger dtype than the parameters' are loaded into the masters without rounding.
+        Raises KeyError if one is missing.
         """
         self.begin_update()
         for one in self._all:
@@ -150,13 +150,13 @@ class Sharded:
         self.publish()
 
     def owned_gradients(self) -> list[torch.Tensor]:
-        """Return the reduced gradients that this rank owns, flat. Collective at first in a step."""
+        """Return this rank's reduced gradients, flat. Collective in the first call of a step."""
         self.gradients.synchronize()
         found = [bucket.gradient for bucket in self.gradients.buckets]
         return [one for one in found if one is not None]
 
     def parts_of_gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Yield what owned_gradients() has of each parameter, flat; without the room between."""
+        """Yield each parameter's part of owned_gradients(), flat, without padding."""
         for bucket in self.gradients.buckets:
             parameters = {
                 place.name: parameter
@@ -182,17 +182,17 @@ class Sharded:
         return found
 
     def gather(self) -> None:
-        """Have all parameters whole, until their next forward pass. Collective in stage 3."""
+        """Gather all parameters, until their next forward pass. Collective in stage 3."""
         if self._gathering is not None:
             self._gathering.gather_all()
 
     def free(self) -> None:
-        """Free what gather() has brought."""
+        """Free the parameters that gather() has gathered."""
         if self._gathering is not None:
             self._gathering.free_all()
 
     def close(self) -> None:
-        """Give the parameters memory of their own, and the shared memory back. Collective."""
+        """Give the parameters their own memory, and release shared memory. Collective."""
         self.gradients.clear()
         self.gradients.remove()
         for hook in self._hooks:
@@ -205,14 +205,14 @@ class Sharded:
             self.store.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Raise TypeError: a copy of the model would use the memory and the hooks of this one."""
+        """Raise TypeError: a copy of the model would share its memory and hooks."""
         raise TypeError(
             "a sharded model can't be copied or pickled: copy it before par.shard(), or load "
             "par.whole_state_dict(model) into a new one"
         )
 
     def _settle(self) -> None:
-        """Wait until all ranks are done with what they do to common memory."""
+        """Wait until all ranks are done with shared memory."""
         if self.axis.set is not None and any(one.is_view for one in self._all):
             barrier(self.axis.set)
 
@@ -221,7 +221,7 @@ class Sharded:
         self.begin_update()
 
     def _end_load(self) -> None:
-        """Take this rank's part of what was loaded; all ranks have loaded the same."""
+        """Take this rank's part of loaded values, which are the same on all ranks."""
         for one in self._all:
             one.reload()
         self._settle()
@@ -319,7 +319,7 @@ def shard(
     units = find_units(model, unit)
     _need_memory(units)
     if offload == "disk":
-        give_large_blocks_back()  # before there are any
+        give_large_blocks_back()  # before any are allocated
     materialized = Materialized(model, initialize)
     if not materialized.is_empty:
         units = find_units(model, unit)
@@ -354,7 +354,7 @@ def shard(
     )
     materialized.need_same_values(axis)
     if store is not None:
-        give_free_memory_back()  # that the parameters had
+        give_free_memory_back()  # of the old parameters
     return model
 
 
@@ -371,7 +371,7 @@ def unshard(model: nn.Module) -> nn.Module:
 
 
 def sharded_of(model: nn.Module) -> Sharded:
-    """Return what shard() has made of this model; ValueError if it was not called."""
+    """Return the sharded state of a model; raise ValueError if shard() was not called."""
     found = model.__dict__.get(_ATTRIBUTE)
     if found is None:
         raise ValueError(f"this {type(model).__qualname__} is not sharded: call par.shard() first")
@@ -380,7 +380,7 @@ def sharded_of(model: nn.Module) -> Sharded:
 
 
 def sharded_in(model: nn.Module) -> list[Sharded]:
-    """Return what shard() has made of a model or of modules in it; none where it was not called."""
+    """Return the sharded states of a model or of its modules; empty if shard() was not called."""
     return [one.__dict__[_ATTRIBUTE] for one in model.modules() if _ATTRIBUTE in one.__dict__]
 
 
@@ -401,12 +401,12 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def _stored(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.dtype:
-    """Return what a parameter is stored in."""
+    """Return the dtype in which a parameter is stored."""
     return dtype if dtype and parameter.is_floating_point() else parameter.dtype
 
 
 def _offloaded_bytes(units: list[Unit], axis: Axis, dtype: torch.dtype | None, stage: int) -> int:
-    """Return how much of a disk parameters, masters and gradients of a rank take."""
+    """Return the disk space for a rank's parameters, masters and gradients."""
     return sum(
         offloaded_bytes(own.values(), axis, _stored(first, dtype), stage < 3)
         for unit in units

@@ -1,6 +1,6 @@
-"""Steps of an optimizer whose tensors are on a disk: piece by piece, beside reading and writing.
+"""Steps of an optimizer with offloaded tensors: piece by piece, overlapped with disk I/O.
 
-While the step of one piece computes, the next one is read and the last one is written.
+While one piece is updated, the next one is read and the previous one is written.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from horoscale.torch.parallel.zero.flat import FlatShards
 from horoscale.torch.parallel.zero.runs import Run
 from horoscale.torch.parallel.zero.sharded import Sharded
 
-# Beside the keys of the optimizer's state, which are strings.
+# Keys besides those of the optimizer's state, which are strings.
 _VALUES, _GRADIENT, _ROUNDED = range(3)
 
 
 class Stepped(Protocol):
-    """What is needed of a ZeroOptimizer."""
+    """The interface of a ZeroOptimizer that this module uses."""
 
     sharded: Sharded
     runs: list[list[Run]]
@@ -37,7 +37,7 @@ class Stepped(Protocol):
 
 
 class _Part(NamedTuple):
-    """What a piece has of a run: elements of its FlatShards."""
+    """A piece's part of a run: elements of its FlatShards."""
 
     run: Run
     group: int
@@ -46,7 +46,7 @@ class _Part(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Neighboring elements of a FlatShards, which are in memory at once."""
+    """Neighboring elements of a FlatShards that are in memory at the same time."""
 
     shards: FlatShards
     begin: int
@@ -56,13 +56,13 @@ class _Piece(NamedTuple):
 
 @dataclass
 class _Loaded:
-    """A piece in memory: each of its tensors by what it is.
+    """A piece in memory: its tensors by kind.
 
     Attributes:
-        tensors: of the piece's elements, and some after the last one, so that lengths are aligned.
-        areas: where they are on the disk.
-        memory: what store.take() gave for them.
-        transfer: what is being read, or written.
+        tensors: the piece's elements, padded to aligned lengths.
+        areas: their locations on the disk.
+        memory: their buffers from store.take().
+        transfer: the reads or writes in progress.
     """
 
     tensors: dict[str | int, torch.Tensor] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class _Loaded:
 
 
 class Streaming:
-    """The tensors of an optimizer that are on a disk, between its steps and in them."""
+    """The offloaded tensors of an optimizer, between and during its steps."""
 
     def __init__(self, optimizer: Stepped, store: Store, kinds: Mapping[str, torch.dtype]) -> None:
-        """Have the state of an optimizer on a disk.
+        """Offload the state of an optimizer.
 
         Args:
-            optimizer: which has no state yet.
+            optimizer: an optimizer without state.
             store: the disk.
-            kinds: what the optimizer is known to keep for each element.
+            kinds: the dtypes of the tensors that it keeps for each element, by key.
 
         Raises:
             OffloadError: the disk is full.
@@ -101,7 +101,7 @@ class Streaming:
         )
 
     def view(self, run: Run, key: str, dtype: torch.dtype) -> torch.Tensor:
-        """Return the state of a run that is on the disk; zeros if it was not there before.
+        """Return an offloaded state tensor of a run, which is created as zeros if necessary.
 
         Raises:
             OffloadError: the disk is full.
@@ -109,7 +109,7 @@ class Streaming:
         return self._area(run.shards, key, dtype).tensor[run.begin : run.end]
 
     def adopt(self) -> None:
-        """Take what the optimizer has in memory, such as a state that was loaded, to the disk."""
+        """Move state that the optimizer has in memory, such as a loaded state, to the disk."""
         for run in (run for of_group in self._optimizer.runs for run in of_group):
             state = self._optimizer.state.get(run.tensor, {})
             for key, value in state.items():
@@ -122,10 +122,10 @@ class Streaming:
 
     @torch.no_grad()
     def step(self, step: Callable[[], object]) -> None:
-        """Have `step` update all parameters of the optimizer, for some after the other.
+        """Make `step` update all parameters of the optimizer, piece by piece.
 
         Raises:
-            OffloadError: the disk is full or broken; some parameters are updated then.
+            OffloadError: the disk is full or broken; some parameters are then updated.
         """
         optimizer = self._optimizer
         self.adopt()
@@ -137,7 +137,7 @@ class Streaming:
         writing: deque[_Loaded] = deque()
         stepped = {part.group for piece in self._pieces for part in piece.parts}
         try:
-            for number in set(range(len(groups))) - stepped:  # this rank has nothing of them
+            for number in set(range(len(groups))) - stepped:  # groups without a part on this rank
                 optimizer.param_groups = [before[number] | {"params": []}]
                 step()
                 after[number] = optimizer.param_groups[0]
@@ -174,7 +174,7 @@ class Streaming:
             yield bucket.shards.dtype  # of the rounded values
 
     def _cut(self, numel: int) -> Iterator[_Piece]:
-        """Yield pieces of so many elements, of what the optimizer has."""
+        """Yield pieces of at most `numel` elements of the optimizer's tensors."""
         for shards in self._optimizer.sharded.trained:
             runs = [
                 (run, number)
@@ -199,7 +199,7 @@ class Streaming:
         return found
 
     def _read(self, piece: _Piece) -> _Loaded:
-        """Begin to read a piece."""
+        """Start to read a piece."""
         loaded = _Loaded()
         sources: dict[str | int, Area | None] = {
             _VALUES: piece.shards.master_area,
@@ -233,10 +233,10 @@ class Streaming:
         loaded: _Loaded,
         group: dict[str, Any],
     ) -> tuple[dict[str, Any], dict[str, tuple[Any, bool]]]:
-        """Update what a piece has of a run.
+        """Update a piece's part of a run.
 
-        Returns the group as the optimizer has left it, and the run's state: tensors that are now in
-        `loaded` (True), and values that are the run's (False).
+        Returns the group as modified by the optimizer, and the run's state: each value, and whether
+        it is a tensor in `loaded` (True) or a value for all of the run (False).
         """
         optimizer, shards = self._optimizer, piece.shards
         here = slice(part.begin - piece.begin, part.end - piece.begin)
@@ -262,7 +262,7 @@ class Streaming:
             state[key] = value, is_elementwise(value, part.end - part.begin)
             if not state[key][1]:
                 continue
-            if key not in values:  # the first step has made it
+            if key not in values:  # the first step has created it
                 area = self._area(shards, key, value.dtype)
                 self._place(loaded, key, area, piece).zero_()
             if values[key][here].data_ptr() != value.data_ptr():
@@ -270,7 +270,7 @@ class Streaming:
         return optimizer.param_groups[0], state
 
     def _write(self, piece: _Piece, loaded: _Loaded) -> _Loaded:
-        """Begin to write what a step has changed."""
+        """Start to write what a step has changed."""
         shards, numel = piece.shards, piece.end - piece.begin
         if shards.master is not shards.own:
             master = loaded.tensors[_VALUES][:numel]

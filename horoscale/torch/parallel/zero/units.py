@@ -1,4 +1,4 @@
-"""Units: which parameters of a model are gathered, reduced and freed together."""
+"""Units: groups of a model's parameters that are gathered, reduced and freed together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UnitSpec = type[nn.Module] | str | Sequence[type[nn.Module] | str]
 
 @dataclass
 class Unit:
-    """Parameters that belong together.
+    """Parameters that are handled together.
 
     Attributes:
-        name: of the module in the model; "" of the model itself.
-        module: which uses them; all other units' modules are inside or outside of it.
-        parameters: by name, each once.
+        name: the name of the module in the model; "" for the model itself.
+        module: the module that uses them. Units' modules are either nested or disjoint.
+        parameters: the parameters by name, each once.
     """
 
     name: str
@@ -28,15 +28,15 @@ class Unit:
 
 
 def find_units(model: nn.Module, unit: UnitSpec | None) -> list[Unit]:
-    """Divide the parameters of a model into units. Those without parameters are left out.
+    """Divide the parameters of a model into units, omitting units without parameters.
 
-    A parameter belongs to the innermost unit around the module that has it. One that several units
-    use, such as a tied embedding, belongs to the model itself, which is a unit too, the first one.
+    A parameter belongs to the innermost unit that contains its module. If several units use it, as
+    a tied embedding, it belongs to the model itself, which is the first unit.
 
     Args:
         model: the model.
-        unit: what is a unit: a class of modules, a pattern of their names such as "blocks.*", or
-            several of these. A "*" is a part of a name between dots. None: the model alone.
+        unit: a class of modules, a pattern of their names such as "blocks.*", or several of these.
+            "*" matches within a part of a name between dots. None: only the model is a unit.
 
     Raises:
         ValueError: a class or pattern matches no module of the model.
@@ -58,7 +58,7 @@ def find_units(model: nn.Module, unit: UnitSpec | None) -> list[Unit]:
 
 
 def split_by_bytes(units: Iterable[Unit], most_bytes: int) -> list[Unit]:
-    """Cut units into smaller ones, of at most so many bytes or of one parameter."""
+    """Divide units into smaller ones, of at most `most_bytes` bytes or of one parameter."""
     cut = []
     for unit in units:
         parts: list[dict[str, nn.Parameter]] = []
@@ -75,10 +75,10 @@ def split_by_bytes(units: Iterable[Unit], most_bytes: int) -> list[Unit]:
 
 
 def alike(parameters: dict[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:
-    """Divide parameters by dtype and by whether they are trained.
+    """Group parameters by dtype and by whether they are trained.
 
-    Matrices come before vectors: optimizers often treat them differently, and what is treated alike
-    is one tensor for the optimizer if it lies side by side.
+    Matrices come before vectors. Optimizers often treat them differently, and parameters that are
+    treated alike form one tensor of the optimizer if they are adjacent.
     """
     kinds: dict[tuple[torch.dtype, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in sorted(parameters.items(), key=lambda item: item[1].dim() <= 1):
@@ -112,7 +112,7 @@ def _matching(model: nn.Module, wanted: tuple[type[nn.Module] | str, ...]) -> di
 
 
 def _is_like(name: str, pattern: str) -> bool:
-    """Tell whether a pattern is of this name, part by part: "blocks.*" has not "blocks.0.norm"."""
+    """Return whether a name matches a pattern part by part: "blocks.*" not "blocks.0.norm"."""
     parts, patterns = name.split("."), pattern.split(".")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
