@@ -1,4 +1,4 @@
-"""How long an allreduce by Adasum takes beside the same one by Sum: median times, interleaved.
+"""Compares the time of an allreduce by Adasum with the same one by Sum: median times, interleaved.
 
 horoscalerun -np 2 python benchmarks/adasum.py
 """

@@ -131,7 +131,7 @@ def main() -> None:
         for size in arguments.sizes
     }
     with contextlib.ExitStack() as stack:
-        # In memory: some of the peers share a file there.
+        # In memory, because some of the peers share a file there.
         folder = stack.enter_context(temporary_folder(in_memory=True))
         bare = set(arguments.peers) & {"limit", "limit-shared"}
         variables = limit_variables(folder, arguments.sizes) if bare else {}

@@ -1,15 +1,16 @@
-"""What local SGD is worth on a network that is too slow for gradients.
+"""Measures the benefit of local SGD on a network that is too slow for gradients.
 
     python benchmarks/local_sgd.py
 
-Two hosts, made of network namespaces (which needs root, ip and tc), with a link of so many Mbit/s;
-on each a rank with one thread. "gradients" is DistributedOptimizer, "gradients-int8" the same with
-hvd.Compression.int8; "local-8" is DistributedOptimizer(sync_every=8), and its like. "alone" are two
-ranks at once without communication, which nothing can beat.
+Uses two hosts, which are network namespaces (requires root, ip and tc), with a link of the given
+Mbit/s, and one rank with one thread on each. "gradients" is DistributedOptimizer, and
+"gradients-int8" the same with hvd.Compression.int8. "local-8" is
+DistributedOptimizer(sync_every=8), and so on. "alone" are two ranks at once without communication,
+which is the upper bound.
 
-A figure is the seconds of a step: of local SGD the mean over a whole number of rounds; then the
-slowest rank's, then the median over the rounds of the benchmark. A ratio is that of one round's
-times, with its range over the rounds. It says nothing of what a step of local SGD learns.
+A figure is the seconds of a step: for local SGD the mean over whole rounds; then the slowest
+rank's, then the median over the rounds of the benchmark. A ratio compares times of one round, with
+its range over the rounds. It does not consider how well a step of local SGD learns.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ TASKS = ("transformer", "vgg")
 EVERY = (1, 8, 32)
 LOCAL = [f"local-{every}" for every in EVERY]
 NAMES = ("alone", "gradients", "gradients-int8", *LOCAL)
-SMOKE = ("gradients", "local-8")  # a rank of torch takes seconds to start
+SMOKE = ("gradients", "local-8")  # ranks with torch take seconds to start
 PAIRS = [("gradients", "gradients-int8"), *(("gradients", name) for name in LOCAL)]
-FIRST_PORT = 29600  # nobody else has ports on these hosts
+FIRST_PORT = 29600  # no other program uses ports on these hosts
 
 
 class Steps(NamedTuple):
-    """A figure: the seconds of a step of one job."""
+    """The seconds per step of one job."""
 
     name: str
     job: Job
-    count: int  # at least so many are measured at once
+    count: int  # minimum number of steps per measurement
 
     def measure(self, task: str) -> float:
-        """Return the mean over steps, as many as are whole rounds of local SGD."""
+        """Return the mean over steps, rounded up to whole rounds of local SGD."""
         every = int(self.name.removeprefix("local-")) if self.name in LOCAL else 1
         steps = -(-self.count // every) * every
         return self.job.measure(task, steps) / steps

@@ -1,6 +1,6 @@
 """One rank of one way of training over a slow network, for benchmarks/local_sgd.py.
 
-The benchmark starts it and tells it what to measure.
+The benchmark starts it and sends it measurement orders.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from orders import serve, times
 from overlap_rank import TASKS, compressed
 from training_rank import Make, alone, horoscale, plain_step
 
-WARM_UP = 6  # steps, until buckets are as large as the network wants them
+WARM_UP = 6  # steps, until the size of buckets fits the network
 
 
 def implementation(name: str) -> Make:
-    """The way of training of this name; "local-8" has a synchronization in 8 steps."""
+    """The way of training with this name; "local-8" synchronizes every 8 steps."""
     if name.startswith("local-"):
         return horoscale(sync_every=int(name.removeprefix("local-")))
     ways: dict[str, Callable[[], Make]] = {

@@ -75,7 +75,7 @@ def why_not(num_ranks: int) -> str | None:
 
 
 def verdict(measured: figures.Figures) -> Iterator[str]:
-    """Lines: which aims are reached."""
+    """Lines: whether each aim is reached."""
     *sizes, small = measured
     for case in sizes:
         ratio = figures.spread(figures.ratios(measured[case], "nccl", "horoscale"))

@@ -1,4 +1,4 @@
-"""One rank of one implementation, for benchmarks/nccl.py, which tells it what to measure."""
+"""One rank of one implementation, for benchmarks/nccl.py, which sends it measurement orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Measures which way to divide a model needs the least of a network: stages, layers or batches.
+"""Measures which way to divide a model needs the least network bandwidth: stages, layers or
+batches.
 
     python benchmarks/parallel_network.py [--rates 1000] [--dim 256] [--layers 8] [--batch 32]
 

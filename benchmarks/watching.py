@@ -37,7 +37,7 @@ def median_us(call: Callable[[], object], times: int = 2000) -> float:
 
 
 def of_runtime(sets: int) -> dict[str, float]:
-    """In one rank, in which the caller is the runtime's thread."""
+    """Measures one rank, in which the caller is the runtime's thread."""
     import socket
 
     import numpy as np
@@ -54,7 +54,7 @@ def of_runtime(sets: int) -> dict[str, float]:
             )
 
     def copies_us(times: int = 500) -> float:
-        """What the runtime's thread says itself that a copy of its counters takes."""
+        """Return the time that the runtime's thread reports for copying its counters."""
         taken = []
         before = hvd.metrics()["metrics_seconds"]
         for _ in range(times):
@@ -107,7 +107,8 @@ def job(watched: bool, seconds: float) -> float:
 
 
 def of_launcher(times: int = 60) -> None:
-    """Reports in which everything has changed, from hosts of eight ranks, and a response."""
+    """Measures reports in which everything has changed, from hosts of eight ranks, and a
+    response."""
     from horoscale.watch.server import _GZIP_LEVEL, Answers
 
     simulated = WatchedJob(MANY)

@@ -1,6 +1,7 @@
-// How fast one core encodes and decodes, beside memcpy: GB of float32 a second.
+// The speed at which one core encodes and decodes, compared with memcpy: GB of float32 per second.
 //
-// Both with residuals, as in training, over a tensor that no cache holds; the best of several runs.
+// Both with residuals, as in training, over a tensor that exceeds all caches; the best of several
+// runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// How long collectives take over the inproc transport, ranks as threads: the algorithms and the
-// exchange without control plane, runtime and processes.
+// The time of collectives over the inproc transport, with ranks as threads: algorithms and exchange
+// without control plane, runtime and processes.
 //
 //     exchange_bench [members] [chunk KiB]
 #include <algorithm>
@@ -76,7 +76,7 @@ std::unique_ptr<Collective> SendFromFirst(Member& member, int64_t bytes) {
       {.root = 0, .segments = {{member.in.data(), member.in.data(), bytes}}, .absent = {}});
 }
 
-// The slowest member's time for one operation of `repeats`, in seconds.
+// The slowest member's time per operation, in seconds.
 double Measure(std::vector<Member>& members, Make make, int64_t bytes, int repeats) {
   std::barrier start(static_cast<std::ptrdiff_t>(members.size()));
   std::vector<double> seconds(members.size());

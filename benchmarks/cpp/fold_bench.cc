@@ -1,5 +1,5 @@
-// The speed of Fold by kernel family, beside memcpy: gigabytes of result per second, in the L2
-// cache and in memory.
+// The speed of Fold by kernel family, compared with memcpy: gigabytes of result per second, in the
+// L2 cache and in memory.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

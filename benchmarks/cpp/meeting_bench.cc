@@ -1,5 +1,5 @@
-// How long many ranks take to meet at a store, and how many requests that is: ranks are threads of
-// this process, the store and the sockets are real.
+// The time and the number of requests with which many ranks meet at a store. Ranks are threads of
+// this process; the store and the sockets are real.
 //
 //     meeting_bench [ranks] [ranks of a host] [repeats]
 #include <chrono>

@@ -1,5 +1,5 @@
-// What the control plane takes for an operation while many are pending: one member and its
-// coordinator, without links. Alltoalls share no bucket, so each is a plan entry of its own.
+// The control plane's time per operation while many are pending: one member and its coordinator,
+// without links. Alltoalls share no bucket, so each has its own plan entry.
 //
 //     pending_bench [pending ...]
 #include <cstdio>
@@ -22,7 +22,7 @@ T Must(Result<T> result) {
   return result.TakeValue();
 }
 
-// Microseconds of processor time for each of `pending` operations, from their report to the end of
+// Microseconds of CPU time per operation with `pending` of them, from their report to the end of
 // the last one.
 double Measure(OpKind kind, int pending) {
   CoordinatorOptions options;

@@ -43,7 +43,7 @@ bool Encoding::IsFor(DataType dtype) const {
 }
 
 double Encoding::BytesPerElement(DataType dtype) const {
-  // Of a block, its scale as well.
+  // The scale of a block, per element.
   constexpr double kScaleBytes = 2.0 / kBlockElements;
   switch (kind) {
     case EncodingKind::kFloat16:

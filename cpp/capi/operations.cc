@@ -275,9 +275,7 @@ hs_code hs_wait_on_stream(hs_handle* handle, void* stream, double seconds) {
     if (!status.ok()) return ToCode(status);
   }
   if (operation.done.load() && !operation.status.ok()) return ToCode(operation.status);
-  if (operation.on_device->finished == nullptr)
-    return HS_OK;  // no work was submitted to the
-                   // device
+  if (operation.on_device->finished == nullptr) return HS_OK;  // nothing was launched
   return ToCode(operation.on_device->device->Wait(static_cast<horoscale::CudaStreamHandle>(stream),
                                                   *operation.on_device->finished));
 }

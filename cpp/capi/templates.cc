@@ -6,8 +6,8 @@
 
 namespace horoscale {
 
-// A finished operation that the next one reuses. Any number of threads may use it; a thread that
-// comes while another one uses it allocates a new operation.
+// A finished operation that the next one reuses. Any number of threads may share it; while one uses
+// it, the others allocate new operations.
 class SpareOperation {
  public:
   OperationPtr Take() {

@@ -1,18 +1,18 @@
-// Each stage of adasum_stages.h is a row of rounds:
+// Each stage of adasum_stages.h is a series of rounds:
 //
-//   data    to each other member of the cluster its share of what the sender has, in the type that
-//           Adasum is made in. Products are summed while it arrives.
-//   dots    to all who have parts of the same vectors: the sums of products of each tensor. All add
-//           them in one order, so that all use the same weights.
+//   data    to each other member of the cluster: its share of the sender's values, in the type in
+//           which Adasum is computed. Products are summed as the data arrives.
+//   dots    to all members with parts of the same vectors: the sums of products of each tensor. All
+//           add them in one order, so that all use the same weights.
 //
 // Then, from the last stage to the first:
 //
-//   result  to the cluster: the sender's share of the result, in the tensors' type. Each element is
-//           calculated by one member and copied by the others.
+//   result  to the cluster: the sender's share of the result, in the tensors' type. One member
+//           computes each element, and the others copy it.
 //
-// Values are kept in the caller's output where that is of the type that Adasum is made in, else in
-// memory of the operation. What has come from the pair's other member is kept until the weights are
-// known.
+// Values are kept in the caller's output if it has the type in which Adasum is computed, and
+// otherwise in the operation's own memory. Values received from the pair's other member are kept
+// until the weights are known.
 #include "collectives/adasum_allreduce.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace {
 
 using Kind = AdasumStages::Kind;
 
-// Combined between two looks at other operations.
+// Elements combined per step, before other operations get a turn.
 constexpr int64_t kStepElements = 64 * 1024;
 
 enum class Phase : uint8_t { kData, kDots, kResult };
@@ -45,7 +45,7 @@ struct Place {
   bool is_last;
 };
 
-// What follows from the arguments, and is the same on all members.
+// Derived from the arguments, and equal on all members.
 class Schedule {
  public:
   Schedule(const Exchange& exchange, const Reduction& reduction,
@@ -57,7 +57,7 @@ class Schedule {
     std::vector<ElementRange> ranges;
     for (const Segment& segment : segments) ranges.push_back({0, segment.bytes / dtype_bytes_});
     whole_ = ElementStream(ranges);
-    // Nobody has more than the first member.
+    // The first member's shares are the largest.
     std::vector<int64_t> results;
     for (size_t stage = 0; stage < stages_.count(); ++stage) {
       for (ElementRange& range : ranges) range = stages_.Share(stage, range, 0);
@@ -77,7 +77,7 @@ class Schedule {
   int64_t rounds() const { return static_cast<int64_t>(places_.size()); }
   const Place& At(int64_t round) const { return places_[static_cast<size_t>(round)]; }
 
-  // What a round carries at most: of a share, of dots, of a result.
+  // Maximum sizes per round: of a share, of dots, of a result.
   int64_t DataElements(size_t stage) const {
     const int64_t peers = int64_t{stages_.ClusterSize(stage)} - 1;
     return chunk_bytes_ / type_bytes_ / peers / kAdasumLanes * kAdasumLanes;
@@ -103,13 +103,13 @@ class Schedule {
   std::vector<Place> places_;
 };
 
-// What a member does in a stage.
+// A member's role in a stage.
 struct Part {
-  std::vector<uint32_t> cluster;  // empty: nothing
+  std::vector<uint32_t> cluster;  // empty: no role
   std::vector<uint32_t> holders;
-  std::vector<ElementStream> shares;  // of the members of the cluster
+  std::vector<ElementStream> shares;  // of the cluster's members
   size_t own = 0;                     // index in the cluster
-  bool is_first = false;              // what it has is its input
+  bool is_first = false;              // its values are its input
 
   const ElementStream& share() const { return shares[own]; }
 };
@@ -157,8 +157,8 @@ class AdasumAllreduce : public RoundLoop {
     }
   }
 
-  // For a member that is absent, for values of another type than the tensors', and for the values
-  // of others.
+  // Allocates the tensors of an absent member, values whose type differs from the tensors' type,
+  // and received values.
   void TakeMemory() {
     if (BytesOf(segments_) > 0 && IsAbsent()) {
       absent_memory_.resize(static_cast<size_t>(BytesOf(segments_)));
@@ -186,14 +186,14 @@ class AdasumAllreduce : public RoundLoop {
     });
   }
 
-  // Where an element of the own values is.
+  // The address of one of the member's own values.
   std::byte* ValueAt(size_t tensor, int64_t element) {
     if (values_ == nullptr) return segments_[tensor].out + element * type_bytes_;
     const int64_t place = kept_.start(tensor) + element - kept_.range(tensor).first;
     return values_.get() + place * type_bytes_;
   }
 
-  // The input as values, prescaled.
+  // Copies the prescaled input to the values.
   void Load(const ElementStream::Run& run, std::byte* to) const {
     const Segment& segment = segments_[run.tensor];
     const std::array in = {segment.in + run.first * dtype_bytes_};
@@ -208,7 +208,7 @@ class AdasumAllreduce : public RoundLoop {
     Fold({.dtype = type_, .prescale = reduction_.prescale}, to, loaded, run.count);
   }
 
-  // The values as the result, postscaled.
+  // Copies the postscaled values to the result.
   void Store(const ElementStream::Run& run) {
     std::byte* const to = segments_[run.tensor].out + run.first * dtype_bytes_;
     const std::array values = {static_cast<const std::byte*>(ValueAt(run.tensor, run.first))};
@@ -233,7 +233,7 @@ class AdasumAllreduce : public RoundLoop {
     }
   }
 
-  // What of a share a round carries, as a range of its stream.
+  // The range of a share's stream that a round carries.
   ElementRange DataOf(const Place& place, const ElementStream& share) const {
     const int64_t most = schedule_.DataElements(place.stage);
     const int64_t first = std::min(place.index * most, share.elements());
@@ -245,7 +245,7 @@ class AdasumAllreduce : public RoundLoop {
     return {first, std::min(most, share.elements() - first)};
   }
 
-  // Where the piece for one member of a cluster is in a chunk of another one.
+  // The offset of the piece for one member of a cluster in a chunk of another.
   int64_t OffsetOf(const Place& place, size_t sender, size_t receiver) const {
     const auto slot = static_cast<int64_t>(receiver < sender ? receiver : receiver - 1);
     return slot * schedule_.DataElements(place.stage) * type_bytes_;
@@ -377,7 +377,7 @@ class AdasumAllreduce : public RoundLoop {
     Fold({.dtype = type_, .op = ReduceOp::kAverage, .divisor = divisor}, own, sources_, run.count);
   }
 
-  // Keeps what has come, and sums the products.
+  // Stores the received values, and sums the products.
   void AddProductsOf(const ElementStream::Run& run, const Part& part, int64_t offset) {
     const std::byte* const own = ValueAt(run.tensor, run.first);
     const std::byte* const other = chunks_[1 - part.own] + offset;
@@ -401,7 +401,7 @@ class AdasumAllreduce : public RoundLoop {
     return AddSomeWeighted(place, part);
   }
 
-  // In the order of the members: all have the same sums.
+  // In the order of the members, so that all compute the same sums.
   void SumDots(const Place& place) {
     constexpr auto kEach = static_cast<int64_t>(sizeof(AdasumDots));
     const ByteRange range = DotsOf(place);
@@ -448,7 +448,7 @@ class AdasumAllreduce : public RoundLoop {
   std::byte* OutAt(const ElementStream::Run& run) const {
     return segments_[run.tensor].out + run.first * dtype_bytes_;
   }
-  // Where what has come of the pair's other member is kept.
+  // Where the values received from the pair's other member are kept.
   std::byte* OtherAt(const ElementStream::Run& run) const {
     return others_.get() + run.place * type_bytes_;
   }
@@ -460,26 +460,26 @@ class AdasumAllreduce : public RoundLoop {
 
   const Schedule schedule_;
   const Reduction reduction_;
-  const DataType type_;  // that Adasum is made in
+  const DataType type_;  // in which Adasum is computed
   const int64_t dtype_bytes_;
   const int64_t type_bytes_;
   std::vector<Segment> segments_;
   std::vector<Part> parts_;  // by stage
-  ElementStream kept_;       // of the first part: all other values are parts of it
+  ElementStream kept_;       // of the first part, which contains all others
   std::vector<std::byte> absent_memory_;
-  std::unique_ptr<std::byte[]> values_;  // of kept_; null: they are where the results go
+  std::unique_ptr<std::byte[]> values_;  // of kept_; null: they are in the output
   std::unique_ptr<std::byte[]> others_;
   std::vector<AdasumLanes> lanes_;    // by tensor, as the next
-  std::vector<AdasumDots> own_dots_;  // of the own parts
+  std::vector<AdasumDots> own_dots_;  // of this member's parts
   std::vector<AdasumDots> dots_;      // of the vectors
   std::vector<Exchange::Extent> extents_;
   std::vector<const std::byte*> chunks_;  // of the members of a cluster, or of the holders
   std::vector<const std::byte*> sources_;
   int64_t weighted_ = 0;  // of the share in the stage whose weights are known
-  size_t next_ = 0;       // of the cluster, in a round of results
-  size_t summed_ = 0;     // stages whose data is there
-  size_t combined_ = 0;   // stages that are over
-  size_t returned_ = 0;   // the last stage of which this member has all results
+  size_t next_ = 0;       // member of the cluster, in a round of results
+  size_t summed_ = 0;     // stages whose data has arrived
+  size_t combined_ = 0;   // completed stages
+  size_t returned_ = 0;   // the last stage with all results on this member
 };
 
 }  // namespace

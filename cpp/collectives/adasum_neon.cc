@@ -1,4 +1,4 @@
-// The family for arm64: the loops as the compiler vectorises them for NEON.
+// The family for arm64: the loops, which the compiler vectorizes for NEON.
 #if defined(__aarch64__)
 #include <limits>
 

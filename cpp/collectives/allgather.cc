@@ -1,14 +1,14 @@
-// Allgather: members first tell each other their numbers of rows, then publish their rows chunk by
-// chunk; everybody copies everything to its place in the results.
+// Allgather: members first exchange their numbers of rows, then publish their rows chunk by chunk.
+// Each member copies all rows to its results.
 //
-// What a member contributes to all items is one sequence of bytes, its stream. Between hosts a
-// stream travels once: to the member's representative on the other host, who publishes it again for
-// its own. So a chunk of all streams passes through two phases (publish, forward), or one where no
-// host has anybody to forward to. Where a member would forward for more members than a chunk has
-// room for, the members publish in groups, each in chunks of its own.
+// A member's contributions to all items form one sequence of bytes, its stream. A stream is sent to
+// each other host only once: to the member's representative there, which publishes it again on its
+// own host. So a chunk of all streams passes through two phases (publish, forward), or one if no
+// host has members to forward to. If a member would have to forward for more members than fit into
+// a chunk, the members publish in groups, each in its own chunks.
 //
-// Members that can reach each other's memory say, with their numbers of rows, where their rows are,
-// and take large ones from there: see direct_movement.h.
+// Members that can access each other's memory announce, with their numbers of rows, where their
+// rows are, and large ones are read from there: see direct_movement.h.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -25,8 +25,8 @@
 namespace horoscale {
 namespace {
 
-// Where this member's rows of each item are, as two words, and whether it can read private memory;
-// nothing where members can't reach each other's memory.
+// The announcement of where this member's rows of each item are, as two words, and whether it can
+// read private memory; empty if members can't access each other's memory.
 std::vector<int64_t> SayPlaces(const Exchange& exchange, const std::vector<AllgatherItem>& items) {
   if (items.empty() || !HasReachableMemory(exchange)) return {};
   std::vector<Input> inputs;
@@ -69,8 +69,8 @@ class Allgather : public CountedLoop {
  private:
   enum Phase : int64_t { kPublish, kForward };
 
-  // For how many members one forwards at most, on any host: it depends on the sizes of hosts alone,
-  // of which there are few.
+  // The maximum number of members for which one member of any host forwards. It depends only on the
+  // sizes of the hosts, and few of these differ.
   int64_t MostForwarded() const {
     std::map<int64_t, int64_t> hosts_of_size;
     for (uint32_t host = 0; host < hosts_.count(); ++host) {
@@ -79,19 +79,20 @@ class Allgather : public CountedLoop {
     int64_t most = 1;
     for (const auto& [size, count] : hosts_of_size) {
       if (!has_forward_) break;
-      int64_t forwarded = -1;  // by a host's first member, who has most; its own host's don't count
+      int64_t forwarded = -1;  // by a host's first member, which has the most; its own host does
+                               // not count
       for (const auto& [other, others] : hosts_of_size) forwarded += others * DivideUp(other, size);
       most = std::max(most, forwarded);
     }
     return most;
   }
 
-  // Part number `index` of some bytes.
+  // The part of `total` bytes with this index.
   static ByteRange PartOf(int64_t total, int64_t index, int64_t part_bytes) {
     const int64_t first = index * part_bytes;
     return {first, std::clamp(total - first, int64_t{0}, part_bytes)};
   }
-  // What a chunk has of a member's stream.
+  // The range of a member's stream that a chunk carries.
   ByteRange Piece(int64_t chunk, uint32_t member) const {
     if (groups_ > 1 && member / group_members_ != chunk % groups_) return {};
     return PartOf(streams_[member].bytes(), chunk / groups_, piece_bytes_);
@@ -117,7 +118,7 @@ class Allgather : public CountedLoop {
     return true;
   }
 
-  // What this member has got from other hosts, to its host and to its own result.
+  // Forwards what this member received from other hosts, and copies it to its own result.
   bool Forward(int64_t round, int64_t chunk) {
     if (!PeekForwarded(chunk)) return false;
     const bool publishes = !forwarded_.empty() && locals_.size() > 1;
@@ -138,7 +139,7 @@ class Allgather : public CountedLoop {
     return true;
   }
 
-  // Looks for the pieces that this member forwards; false until all are there.
+  // Finds the pieces that this member forwards; false until all have arrived.
   bool PeekForwarded(int64_t chunk) {
     forwarded_.clear();
     const int64_t published = count_rounds() + pipeline_.RoundOf(kPublish, chunk);
@@ -165,7 +166,7 @@ class Allgather : public CountedLoop {
     return phase == kPublish ? ReceivePieces(round, chunk) : ReceiveForwarded(round, chunk);
   }
 
-  // Pieces that are forwarded are read then.
+  // Forwarded pieces were read when they were forwarded.
   Progress ReceivePieces(int64_t round, int64_t index) {
     const Progress progress = ReceiveFromEach(
         round,
@@ -197,7 +198,7 @@ class Allgather : public CountedLoop {
         });
   }
 
-  // The own part of the results.
+  // Copies the member's own rows to the results.
   bool LocalWork() override {
     if (streams_.empty()) return false;
     const ByteRange part = PartOf(streams_[self()].bytes(), copied_chunks_, chunk_bytes());
@@ -293,26 +294,26 @@ class Allgather : public CountedLoop {
 
   std::vector<AllgatherResult>* const results_;
   const HostGroups hosts_;
-  const uint32_t host_;                  // the own one
+  const uint32_t host_;                  // of this member
   const std::vector<uint32_t>& locals_;  // its members
   const bool has_forward_;
   const uint32_t banks_;
-  // By member of the own host: the members of other hosts that it represents.
+  // For each member of this host: the members of other hosts that it represents.
   std::vector<std::vector<uint32_t>> forwarded_by_;
-  int64_t groups_ = 1;               // of members, that publish in different chunks
+  int64_t groups_ = 1;               // of members, which publish in different chunks
   uint32_t group_members_ = 0;       // of one
   int64_t piece_bytes_ = 0;          // of a stream that a chunk carries
   std::vector<SegmentMap> streams_;  // by member, once the counts are known
-  std::vector<std::byte*> places_;   // of the results, then
+  std::vector<std::byte*> places_;   // of the results, once the counts are known
   Pipeline pipeline_;                // of the rounds after the counts
   std::vector<Exchange::Extent> extents_;
   struct Received {
     uint32_t member;
     const std::byte* bytes;
   };
-  std::vector<Received> forwarded_;  // of the chunk that is forwarded next
+  std::vector<Received> forwarded_;  // of the next chunk to forward
   int64_t forwarded_chunks_ = 0;
-  int64_t copied_chunks_ = 0;  // of the own stream
+  int64_t copied_chunks_ = 0;  // of the member's own stream
 };
 
 }  // namespace

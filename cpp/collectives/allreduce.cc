@@ -1,10 +1,10 @@
 // Allreduce of participants on one host, in four forms, which give the same bits:
 //
-//   alone     one participant: its own values go through the reduction.
-//   gathered  small: everybody publishes everything, and folds everything itself. One round.
+//   alone     one participant, which applies the reduction to its own values.
+//   gathered  small: each participant publishes its whole tensor and folds all of them. One round.
 //   sliced    large: each chunk is split into a slice per participant. Contributions are published,
 //             the owner of a slice folds it and publishes the result. Two rounds per chunk.
-//   direct    large, in place, in memory that all can reach: see direct_allreduce.h.
+//   direct    large, in place, in memory that all can access: see direct_allreduce.h.
 //
 // Participants on several hosts: see hosts_allreduce.h.
 #include <algorithm>
@@ -20,8 +20,9 @@
 namespace horoscale {
 namespace {
 
-// Up to this many bytes to fold (contribution times participants) one round of more work beats two
-// rounds of less: measured with 2 and 4 members (benchmarks/cpp/exchange_bench.cc).
+// Up to this many folded bytes (contribution times participants), one round with more work is
+// faster than two rounds with less: measured with 2 and 4 members
+// (benchmarks/cpp/exchange_bench.cc).
 constexpr int64_t kGatheredBytes = 128 * 1024;
 
 class GatheredAllreduce : public FoldLoop {
@@ -78,7 +79,7 @@ class SlicedAllreduce : public FoldLoop {
     return {first, std::min(chunk_bytes(), segments_.bytes() - first)};
   }
 
-  // What the member owns of a chunk, relative to it.
+  // The range of a chunk that the member owns, relative to the chunk.
   ByteRange Slice(ByteRange chunk, uint32_t member) const {
     return SliceOf(chunk.bytes, static_cast<uint32_t>(participants().size()), position_[member]);
   }
@@ -93,7 +94,7 @@ class SlicedAllreduce : public FoldLoop {
     std::byte* bank = Reserve(round);
     if (bank == nullptr) return false;
     for (uint32_t owner : participants()) {
-      if (owner == self()) continue;  // folded where it is
+      if (owner == self()) continue;  // folded in place
       const ByteRange slice = Slice(chunk, owner);
       segments_.Gather(bank + slice.first, chunk.first + slice.first, slice.bytes);
       extents_[owner] = {static_cast<size_t>(slice.first), static_cast<size_t>(slice.bytes)};

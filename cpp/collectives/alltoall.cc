@@ -1,8 +1,8 @@
-// Alltoall: members first tell each other what they will send, then publish chunks that hold a
-// piece for every peer (shares.h).
+// Alltoall: members first exchange the sizes that they will send, then publish chunks that contain
+// a piece for every peer (shares.h).
 //
-// Members that can reach each other's memory say, with their numbers of rows, where these are, and
-// take large ones from there: see direct_movement.h.
+// Members that can access each other's memory announce, with their numbers of rows, where the rows
+// are, and large ones are read from there: see direct_movement.h.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -18,12 +18,12 @@ namespace {
 
 struct PlacedAnnouncement {
   Announcement counts;
-  // What follows is said only where members may reach each other's memory.
+  // The fields below are sent only if members may access each other's memory.
   Place place;            // of the rows for this peer
   int64_t largest;        // bytes of the sender's largest part
   int16_t is_shared;      // whether all of its parts are in shared memory
-  int16_t is_readable;    // or can be read where they are
-  int32_t reads_private;  // whether it can read what is not
+  int16_t is_readable;    // or can be read in place
+  int32_t reads_private;  // whether it can read private memory
 };
 
 size_t AnnouncementBytes(const Exchange& exchange) {
@@ -135,7 +135,7 @@ class Alltoall : public RoundLoop {
         });
   }
 
-  // The own part of the result.
+  // Copies the member's own part to the result.
   bool LocalWork() override {
     if (!laid_out_ || copied_ == outgoing_[self()].bytes) return false;
     const int64_t bytes = std::min(chunk_bytes(), outgoing_[self()].bytes - copied_);
@@ -212,15 +212,15 @@ class Alltoall : public RoundLoop {
   const AlltoallArgs args_;
   const Shares announcements_;
   const Shares data_;
-  PlacedAnnouncement said_ = {};  // of the own parts together
+  PlacedAnnouncement said_ = {};  // of the member's own parts together
   Status status_;
   std::vector<ByteRange> outgoing_;           // by member: bytes of `in`
   std::vector<ByteRange> incoming_;           // by member: bytes of the result
   std::vector<PlacedAnnouncement> received_;  // from each member
   std::vector<Exchange::Extent> extents_;
   bool laid_out_ = false;
-  std::byte* out_ = nullptr;  // where the result goes, then
-  int64_t copied_ = 0;        // of the own part
+  std::byte* out_ = nullptr;  // the result's memory, once laid out
+  int64_t copied_ = 0;        // of the member's own part
 };
 
 }  // namespace

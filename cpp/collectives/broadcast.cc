@@ -1,7 +1,7 @@
 // Broadcast: the root publishes its bytes chunk by chunk, for its host and for the first
 // participant of each other host, which publishes them again for its own. A chunk passes through
-// two phases (send, forward), or one where nobody has anybody to forward to. What is large and can
-// be read where the root has it takes no chunks: see direct_movement.h.
+// two phases (send, forward), or one if no host has members to forward to. Large data that can be
+// read from the root's memory needs no chunks: see direct_movement.h.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,8 +22,8 @@ bool Forwards(const HostGroups& hosts, uint32_t root) {
   return false;
 }
 
-// In a host the root writes a chunk while the others read the one before: several that are smaller
-// are sooner through than one. Below so many bytes the next round costs more than that saves.
+// Within a host the root writes a chunk while the others read the previous one, so several smaller
+// chunks finish earlier than one large one. Below this size another round costs more than it saves.
 constexpr int64_t kLeastChunkBytes = 16 * 1024;
 constexpr int64_t kChunksOfSmall = 8;
 
@@ -91,7 +91,7 @@ class Broadcast : public RoundLoop {
     extents_[member].bytes = static_cast<size_t>(bytes);
   }
 
-  // From whom and in which phase this member gets a chunk.
+  // Whether this member receives the chunk from the peer in this phase.
   bool ReceivesFrom(uint32_t peer, int64_t phase) const {
     if (in_root_host_ || self() == locals_.front()) return phase == kSend && peer == root_;
     return phase == kForward && peer == locals_.front();
@@ -100,7 +100,7 @@ class Broadcast : public RoundLoop {
   Progress Receive(int64_t round) override {
     const auto [phase, index] = pipeline_.At(round);
     const int64_t chunk = index;
-    if (forwards_) {  // which reads it as well
+    if (forwards_) {  // forwarding also reads it
       return phase == kForward || chunk < forwarded_chunks_ ? Progress::kDone : Progress::kIdle;
     }
     return ReceiveFromEach(
@@ -110,7 +110,7 @@ class Broadcast : public RoundLoop {
         });
   }
 
-  // The root's own copy.
+  // Copies the root's input to its output.
   bool LocalWork() override {
     if (self() != root_ || Bytes(copied_chunks_) <= 0) return false;
     segments_.CopyThrough(First(copied_chunks_), Bytes(copied_chunks_));
@@ -123,7 +123,7 @@ class Broadcast : public RoundLoop {
   const SegmentMap segments_;
   const HostGroups hosts_;
   const Pipeline pipeline_;
-  const std::vector<uint32_t>& locals_;  // participants on the own host
+  const std::vector<uint32_t>& locals_;  // participants on this host
   const bool in_root_host_;
   const bool forwards_;
   std::vector<Exchange::Extent> extents_;

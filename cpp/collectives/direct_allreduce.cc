@@ -14,15 +14,15 @@
 namespace horoscale {
 namespace {
 
-// Below, the additional round costs more than the copies that it may save.
+// For smaller tensors the additional round costs more than the copies that it may save.
 constexpr int64_t kDirectBytes = 256 * 1024;
-// Folded at a time: still in the cache when it is copied to the others.
+// Fold size: the result is still in the cache when it is copied to the others.
 constexpr int64_t kBlockBytes = 32 * 1024;
-// Between two looks at other operations.
+// Bytes per step, before other operations get a turn.
 constexpr int64_t kStepBytes = 256 * 1024;
 
-// What a member says of one tensor. The list begins with one of the number of the others: members
-// whose lists differ can't be direct.
+// A member's announcement of one tensor. The first entry of the list holds the number of the
+// others: members with different lists can't use the direct form.
 struct SegmentPlace {
   int64_t offset;
   int64_t bytes;
@@ -94,13 +94,14 @@ class DirectAllreduce : public Collective {
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
       sources_[m] = addresses_[m][segment_] + into_segment_;
     }
-    // Of the own tensors only the others' slices were copied to where the result goes.
+    // Only the other members' slices of this member's tensors were copied to where its result goes.
     sources_[exchange_.self()] = segments_[segment_].in + into_segment_;
     std::byte* const own =
         block_ != nullptr ? block_.get() : addresses_[exchange_.self()][segment_] + into_segment_;
     Fold(reduction_, own, sources_, bytes / element_bytes_);
     for (uint32_t m = 0; m < exchange_.size(); ++m) {
-      // Its operation has failed: so will this one, as soon as the reason is known here.
+      // That member's operation has failed, and this one will too, as soon as this member learns
+      // the reason.
       is_withdrawn_ |= exchange_.HasWithdrawn(m);
     }
     if (is_withdrawn_) return bytes;
@@ -120,17 +121,17 @@ class DirectAllreduce : public Collective {
   const std::vector<Addresses> addresses_;
   std::vector<const std::byte*> sources_;
   const uint64_t done_round_;
-  std::vector<uint32_t> receivers_;     // of results of this member
-  std::unique_ptr<std::byte[]> block_;  // of what goes to the root; null: it stays here
+  std::vector<uint32_t> receivers_;     // members that receive this member's results
+  std::unique_ptr<std::byte[]> block_;  // for a result that goes to the root; null: it stays here
   size_t segment_ = 0;                  // where the next block begins
   int64_t into_segment_ = 0;
-  int64_t left_ = 0;  // of the own slice
+  int64_t left_ = 0;  // of this member's slice
   bool published_ = false;
-  bool is_withdrawn_ = false;  // what a member gave may be something else by now
+  bool is_withdrawn_ = false;  // a withdrawn tensor may have changed
   uint32_t next_member_ = 0;
 };
 
-// The first round, and then whatever its answers allow.
+// Runs the first round, then the algorithm that the answers allow.
 class AskingAllreduce : public Collective {
  public:
   AskingAllreduce(Exchange& exchange, AllreduceArgs args, AllreduceMaker otherwise)
@@ -172,7 +173,7 @@ class AskingAllreduce : public Collective {
   void FindPlaces() {
     places_.push_back({NumSegments(), 0});
     for (const Segment& segment : args_.segments) {
-      // Who gets no result is read only.
+      // A member without a result only has its input read.
       std::byte* const place =
           segment.out != nullptr ? segment.out : const_cast<std::byte*>(segment.in);
       const int64_t offset =
@@ -183,7 +184,7 @@ class AskingAllreduce : public Collective {
     }
   }
 
-  // What the others own, of tensors that are elsewhere, goes to where they can reach it.
+  // Copies the other members' slices of tensors in unreachable memory to where they can be read.
   void CopySome() {
     const int64_t own_end = own_slice_.first + own_slice_.bytes;
     if (copied_ >= own_slice_.first && copied_ < own_end) copied_ = own_end;
@@ -228,7 +229,7 @@ class AskingAllreduce : public Collective {
   const SegmentMap tensors_;
   const ByteRange own_slice_;
   std::vector<SegmentPlace> places_;
-  int64_t copied_ = 0;  // or need not be
+  int64_t copied_ = 0;  // or need not be copied
   bool published_ = false;
   bool reachable_ = true;
   uint32_t next_member_ = 0;

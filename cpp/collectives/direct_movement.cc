@@ -9,7 +9,7 @@
 namespace horoscale {
 namespace {
 
-// Between two looks at other operations.
+// Bytes per step, before other operations get a turn.
 constexpr int64_t kMovedBytes = 512 * 1024;
 
 class DirectMovement : public Collective {
@@ -19,7 +19,7 @@ class DirectMovement : public Collective {
         moves_(std::move(args.moves)),
         own_(std::move(args.own)),
         done_(exchange, std::move(args.readers)) {
-    // The next higher member first, so that not all read from the same one.
+    // Starts with the next higher member, so that members read from different ones.
     const auto distance = [&](const Move& move) {
       return (move.from + exchange.size() - exchange.self()) % exchange.size();
     };
@@ -32,7 +32,7 @@ class DirectMovement : public Collective {
       HS_RETURN_IF_ERROR(MoveSome());
       return is_withdrawn_ ? Progress::kIdle : Progress::kAdvanced;
     }
-    // First of all: others may wait for it.
+    // Before the member's own copies, because others may wait for it.
     const bool told = moves_.empty() || done_.Tell();
     if (copied_ < own_.bytes()) {
       const int64_t bytes = std::min(kMovedBytes, own_.bytes() - copied_);
@@ -50,7 +50,8 @@ class DirectMovement : public Collective {
       const Move& move = moves_[next_];
       const int64_t bytes = std::min(budget, move.bytes - moved_);
       const Status status = Read(move, bytes);
-      // Its operation has failed: so will this one, as soon as the reason is known here.
+      // That member's operation has failed, and this one will too, as soon as this member learns
+      // the reason.
       is_withdrawn_ = exchange_.HasWithdrawn(move.from);
       if (is_withdrawn_) return Status::Ok();
       HS_RETURN_IF_ERROR(status);
@@ -83,7 +84,8 @@ class DirectMovement : public Collective {
   bool is_withdrawn_ = false;
 };
 
-// All say whether they can read private memory, and the root then where its segments are.
+// All announce whether they can read private memory; the root also announces where its segments
+// are.
 class AskingBroadcast : public Collective {
  public:
   AskingBroadcast(Exchange& exchange, BroadcastArgs args, BroadcastMaker otherwise)
@@ -102,7 +104,7 @@ class AskingBroadcast : public Collective {
                                         [](const Place& place) { return place.is_shared(); });
     bool all_readable = std::all_of(root + 1, root + 1 + args_.segments.size(),
                                     [](const Place& place) { return place.is_readable(); });
-    // Answers that change nothing are not waited for.
+    // Don't wait for answers that can't change the decision.
     if (!all_shared && all_readable) {
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
         const Place* const answer = places_.Heard(member);

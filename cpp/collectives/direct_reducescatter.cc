@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Between two looks at other operations.
+// Bytes per step, before other operations get a turn.
 constexpr int64_t kFoldedBytes = 256 * 1024;
 constexpr int64_t kPageBytes = 4096;
 
@@ -40,7 +40,8 @@ class DirectReducescatter : public Collective {
     if (next_ < items_.size()) {
       const Status status = FoldSome();
       for (uint32_t member = 0; member < exchange_.size(); ++member) {
-        // Its operation has failed: so will this one, as soon as the reason is known here.
+        // That member's operation has failed, and this one will too, as soon as this member learns
+        // the reason.
         is_withdrawn_ |= exchange_.HasWithdrawn(member);
       }
       if (is_withdrawn_) return Progress::kIdle;
@@ -83,12 +84,12 @@ class DirectReducescatter : public Collective {
   Exchange& exchange_;
   const Reduction reduction_;
   const int64_t element_bytes_;
-  const int64_t block_bytes_;         // that are folded at a time, of each member
+  const int64_t block_bytes_;         // folded at a time, of each member
   const std::vector<OwnRows> items_;  // none is empty
   DoneRound done_;
   size_t next_ = 0;                    // of items_
   int64_t folded_ = 0;                 // of that
-  bool is_withdrawn_ = false;          // what a member gave may be something else by now
+  bool is_withdrawn_ = false;          // a withdrawn tensor may have changed
   std::unique_ptr<std::byte[]> read_;  // a block of each member's private memory
 };
 
@@ -98,7 +99,7 @@ int64_t InputBytes(const ReducescatterArgs& args) {
   return bytes;
 }
 
-// All say whether they can read private memory, and where their inputs are.
+// All announce whether they can read private memory, and where their inputs are.
 class AskingReducescatter : public Collective {
  public:
   AskingReducescatter(Exchange& exchange, ReducescatterArgs args, ReducescatterMaker otherwise)

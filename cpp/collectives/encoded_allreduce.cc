@@ -1,15 +1,15 @@
-// Tensors are divided into units (residuals.h), which chunks hold as many of as they have room for.
-// A unit belongs to a lane, the members of equal position on their hosts, and to a host. A chunk
-// passes through the phases of an allreduce over hosts:
+// Tensors are divided into units (residuals.h); a chunk holds as many as fit. A unit belongs to a
+// lane, that is, the members with equal positions on their hosts, and to a host. A chunk passes
+// through the phases of an allreduce over hosts:
 //
-//   contribution  to the owners in the host: everybody's values of the units of their lanes
+//   contribution  to the owners in the host: each member's values of the units of their lanes
 //   partial       to the lane: the owner's fold of its host's values, encoded; each unit to its
 //                 host, or all units where there are two hosts
-//   result        to the lane: the fold over hosts of the units of the own host, encoded again; not
+//   result        to the lane: the fold over hosts of the sender's host's units, encoded again; not
 //                 with two hosts
 //   spread        to the host: the decoded results of the lane's units
 //
-// Everybody folds and delivers what was decoded, so that all have the same bits.
+// All members fold and deliver decoded values, so that all have the same bits.
 #include "collectives/encoded_allreduce.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@
 namespace horoscale {
 namespace {
 
-// The two parts of a reduction, to float32 and of float32.
+// The two parts of a reduction: to float32 in the host, and of float32 between hosts.
 Reduction SumInHost(const Reduction& reduction) {
   if (reduction.dtype == DataType::kFloat32) return InHost(reduction, std::nullopt);
   return InHost(reduction, DataType::kFloat32);
@@ -46,7 +46,7 @@ double SumOfSquares(const float* values, int64_t count) {
   return sum;
 }
 
-// Adds the time that it lives.
+// Adds the time between its construction and destruction.
 class CodingTime {
  public:
   explicit CodingTime(EncodingTotals* totals) : totals_(totals) {
@@ -219,7 +219,7 @@ class EncodedAllreduce : public RoundLoop {
 
   bool IsFolding() const { return !members_.empty(); }
 
-  // Of the chunk, by host.
+  // Finds the chunk's partials by host.
   bool FindPartials(int64_t chunk) {
     const int64_t round = phases_.RoundOf(kPartial, chunk);
     for (uint32_t host = 0; host < hosts_.count(); ++host) {
@@ -239,7 +239,7 @@ class EncodedAllreduce : public RoundLoop {
     return true;
   }
 
-  // Of the sources that FindPartials() found.
+  // Folds the sources that FindPartials() found.
   void FoldPartials(const Unit& unit, const Reduction& reduction, std::byte* dst) {
     for (uint32_t host = 0; host < hosts_.count(); ++host) {
       const std::byte* const in = sources_[host] + unit.encoded_place;
@@ -272,7 +272,7 @@ class EncodedAllreduce : public RoundLoop {
     return true;
   }
 
-  // Puts the results of the own lane into the bank, or where they belong if that is null.
+  // Puts the results of this lane into the bank, or into the tensors if that is null.
   bool Finish(int64_t chunk, std::byte* bank) {
     const Run run = OwnLane(chunk);
     if (IsFolding() && !run.empty()) {
@@ -329,7 +329,8 @@ class EncodedAllreduce : public RoundLoop {
     }
   }
 
-  // Of the last phase between hosts: read when the chunk is spread, or here if there is no such.
+  // The last phase between hosts is read when the chunk is spread, or here if there is no spread
+  // phase.
   Progress ReceiveFromLane(int64_t chunk) {
     const bool is_done = phases_.has(kSpread) ? chunk < finished_chunks_ : Finish(chunk, nullptr);
     return is_done ? Progress::kDone : Progress::kIdle;
@@ -361,18 +362,18 @@ class EncodedAllreduce : public RoundLoop {
   const EncodedUnits units_;
   const HostsPhases phases_;
   const size_t banks_;
-  const uint32_t host_;  // the own one
+  const uint32_t host_;  // of this member
   const uint32_t lane_;
   const std::vector<uint32_t>& locals_;  // the host's participants
   EncodingTotals* const totals_;
   const DataType dtype_;
-  std::vector<uint32_t> members_;  // of the own lane, by host; empty beyond the lanes
+  std::vector<uint32_t> members_;  // of this lane, by host; empty beyond the lanes
   std::vector<Exchange::Extent> extents_;
-  // In the own banks, by chunk: the bank isn't written again before the next phase has read it.
+  // In this member's banks, by chunk: a bank is not reused before the next phase has read it.
   std::vector<const std::byte*> partials_;
   std::vector<const std::byte*> results_;
   std::vector<const std::byte*> sources_;        // by host
-  std::vector<const std::byte*> contributions_;  // by local member; null for the own input
+  std::vector<const std::byte*> contributions_;  // by local member; null for its own input
   std::vector<const std::byte*> inputs_;
   alignas(64) float values_[kGroupElements];
   alignas(64) float sums_[kGroupElements];

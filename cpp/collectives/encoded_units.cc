@@ -9,8 +9,8 @@
 namespace horoscale {
 namespace {
 
-// The relative error is measured of two units of so many of a lane's, of which the first may be
-// another lane's.
+// The relative error is measured on two of this many units of a lane; the first may belong to
+// another lane.
 constexpr int64_t kMeasuredUnits = 16;
 
 UnitPlaces PlacesOf(const Exchange& exchange, const HostGroups& hosts) {
@@ -22,7 +22,7 @@ UnitPlaces PlacesOf(const Exchange& exchange, const HostGroups& hosts) {
 using Unit = EncodedUnits::Unit;
 using Run = EncodedUnits::Run;
 
-// Those of a run, which is in the order of `key`, of which it has this value.
+// The units of a run, sorted by `key`, whose key has this value.
 Run Matching(const std::vector<Unit>& units, Run run, uint32_t Unit::* key, uint32_t value) {
   const auto begin = units.begin() + static_cast<ptrdiff_t>(run.first);
   const auto end = units.begin() + static_cast<ptrdiff_t>(run.end);
@@ -46,7 +46,7 @@ EncodedUnits::EncodedUnits(const Exchange& exchange, const HostGroups& hosts,
     AddTensor(args.segments[i], args.parts.empty() ? whole : args.parts[i], hosts.PositionOf(self),
               hosts.HostOf(self));
   }
-  // Where values are gathered in the host, a chunk has to have room for them too.
+  // Where values are gathered within the host, they must fit into a chunk, too.
   DivideIntoChunks(static_cast<int64_t>(exchange.chunk_bytes()), hosts.most() > 1);
 }
 

@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// The end of a group that doesn't fill a block, in one that it does.
+// The end of a group that doesn't fill a block, padded to a full block.
 struct LastBlock {
   explicit LastBlock(int64_t count) : bytes(static_cast<size_t>(count) * sizeof(float)) {}
 

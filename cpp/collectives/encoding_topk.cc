@@ -12,7 +12,7 @@ constexpr uint32_t kInfinity = 0x7f800000u;
 
 uint32_t Magnitude(float x) { return BitsOfFloat(x) & 0x7fffffffu; }
 
-// What is finite stays so.
+// Finite values stay finite.
 uint16_t ToBfloat16(float x) {
   const uint16_t nearest = Bfloat16FromFloatBits(BitsOfFloat(x));
   const bool overflows = Magnitude(x) < kInfinity && (nearest & 0x7fff) == kInfinity >> 16;
@@ -46,7 +46,7 @@ void TopK::Encode(std::byte* out, const float* values, float* residuals) const {
   uint32_t* const least = sorted + kept_ - 1;
   std::nth_element(sorted, least, sorted + count_, std::greater<>());
   const bool is_finite = *std::max_element(sorted, least + 1) < kInfinity;
-  // Of those that are equal to the least as many as there is room for.
+  // Of the elements equal to the least one, keep as many as there is room for.
   int64_t equal = kept_ - std::count_if(sorted, least, [&](uint32_t m) { return m > *least; });
   std::byte* const low = out + 2 * kept_;
   std::byte* const gaps = low + low_bytes();

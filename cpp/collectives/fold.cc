@@ -11,10 +11,11 @@
 namespace horoscale {
 namespace {
 
-// Two blocks of the accumulator type and a few sources fit in the smallest L1 caches of today.
+// Two blocks of the accumulator type and a few sources fit in today's smallest L1 caches.
 constexpr size_t kBlockBytes = 8192;
 
-// Between a 16-bit type and float32 or float64, through float32, for which `scratch` has room.
+// Converts between a 16-bit type and float32 or float64, through float32, for which `scratch` has
+// room.
 void Convert(const FoldKernels& kernels, DataType to, std::byte* dst, DataType from,
              const std::byte* src, std::byte* scratch, int64_t count) {
   const FoldKernels::Row& target = kernels.rows[static_cast<size_t>(to)];
@@ -31,7 +32,7 @@ void Convert(const FoldKernels& kernels, DataType to, std::byte* dst, DataType f
   target.narrow(dst, src, count);
 }
 
-// A fold of one block at a time, through one family's loops.
+// Folds one block at a time, through one family's loops.
 class BlockFold {
  public:
   BlockFold(const FoldKernels& kernels, const Reduction& reduction)
@@ -55,7 +56,7 @@ class BlockFold {
     const std::byte* folded = Load(srcs[0] + offset, accumulator_, count);
     for (size_t s = 1; s < srcs.size(); ++s) {
       const std::byte* next = Load(srcs[s] + offset, operand_, count);
-      // Only the last result may go to dst: it can be one of the sources.
+      // Only the final result may be written to dst, which can be one of the sources.
       std::byte* to = s + 1 == srcs.size() ? result : accumulator_;
       combine_(to, folded, next, count);
       folded = to;
@@ -68,14 +69,14 @@ class BlockFold {
     Store(dst, count);
   }
 
-  // One source with nothing to do to it but to convert it.
+  // Converts a single source that needs no other operation.
   void ConvertOnly(std::byte* dst, const std::byte* src, int64_t first, int64_t count) {
     Convert(kernels_, *reduction_.result, dst + first * result_bytes_, reduction_.dtype,
             src + first * element_bytes_, accumulator_, count);
   }
 
  private:
-  // The source in the accumulator type and prescaled: where it is, or in `scratch`.
+  // The source in the accumulator type and prescaled: in place, or in `scratch`.
   const std::byte* Load(const std::byte* src, std::byte* scratch, int64_t count) const {
     const bool scaled = reduction_.prescale != 1.0;
     if (!half_ && !scaled) return src;
@@ -88,7 +89,7 @@ class BlockFold {
     return scratch;
   }
 
-  // What is not at its place yet is in accumulator_.
+  // Stores what is still in accumulator_.
   void Store(std::byte* dst, int64_t count) {
     if (half_) row_.narrow(reduction_.result ? operand_ : dst, accumulator_, count);
     if (!reduction_.result) return;

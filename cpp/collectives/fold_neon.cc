@@ -1,4 +1,5 @@
-// The family for arm64: the loops as the compiler vectorises them for NEON, float16 by instruction.
+// The family for arm64: the loops, which the compiler vectorizes for NEON, with instructions for
+// float16.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

@@ -1,4 +1,4 @@
-// The family for any processor: what the compiler makes of the loops for the baseline of the build.
+// The portable family: the loops, compiled for the build's baseline.
 #include <limits>
 #include <type_traits>
 

@@ -1,8 +1,8 @@
-// Gather: members first tell each other their numbers of rows, so that all know how many rounds
-// there are; then all but the root publish their rows chunk by chunk, for the root alone.
+// Gather: members first exchange their numbers of rows, which determine the number of rounds. Then
+// all but the root publish their rows chunk by chunk, for the root only.
 //
-// What a member contributes to all items is one sequence of bytes, its stream. It goes straight to
-// the root, also from another host: there is nothing to be saved in between.
+// A member's contributions to all items form one sequence of bytes, its stream. It goes directly to
+// the root, even from another host: forwarding would save nothing.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +22,7 @@ class Gather : public CountedLoop {
         extents_(size()) {}
 
  private:
-  // What a chunk has of a member's stream.
+  // The range of a member's stream that a chunk carries.
   ByteRange PieceFrom(int64_t chunk, uint32_t member) const {
     const int64_t first = chunk * chunk_bytes();
     return {first, std::clamp(streams_[member].bytes() - first, int64_t{0}, chunk_bytes())};
@@ -53,7 +53,7 @@ class Gather : public CountedLoop {
         });
   }
 
-  // The root's own part of the results.
+  // Copies the root's own part to the results.
   bool LocalWork() override {
     if (self() != root_ || streams_.empty()) return false;
     const ByteRange part = PieceFrom(copied_chunks_, self());
@@ -74,7 +74,7 @@ class Gather : public CountedLoop {
     return DivideUp(longest, chunk_bytes());
   }
 
-  // Elsewhere than at the root the streams of others have no place, but their lengths.
+  // On other members than the root, streams of others have only lengths.
   Status LayOut() {
     std::vector<std::vector<Segment>> streams(size());
     results_->clear();

@@ -2,20 +2,19 @@
 // host with the fewest participants has. Lane l owns slice l of every chunk: its members fold the
 // slice for their hosts and exchange it with each other. A chunk passes through these phases:
 //
-//   contribution  to the owners in the host: everybody's values of their slices
-//   partial       to the lane: the owner's fold of its host's values; its part of it to each host,
-//                 or all of it where that takes no more bytes (two hosts), or no time (small)
-//   result        to the lane: the fold over hosts of the own part; not where everybody has all
+//   contribution  to the owners in the host: each member's values of their slices
+//   partial       to the lane: the owner's fold of its host's values. Each host gets its part, or
+//                 everything if that takes no more bytes (two hosts) or no more time (small)
+//   result        to the lane: the fold over hosts of the sender's part; unless all have everything
 //   spread        to the host: the result of the slice
 //
-// With one participant on every host there is no contribution and nothing to spread.
+// With one participant on every host there is no contribution and no spread phase.
 //
-// Where a member is its host's only one, its values are its host's: the partials of a chunk that is
-// in one piece of memory are sent from there, and neither folded nor copied. Until they have left,
-// no result is written there.
+// The values of a host's only member are also its partials: if a chunk of them is contiguous, it is
+// sent from the tensor without a fold or copy. No result is written there until it has been sent.
 //
-// Where sums travel in a smaller type, all phases but the contribution carry it: partials and
-// results are rounded to it, and only what goes to the tensors is in theirs.
+// If sums are sent in a smaller type, all phases except the contribution use it: partials and
+// results are rounded to it, and converted to the tensors' type only at the end.
 #include "collectives/hosts_allreduce.h"
 
 #include <algorithm>
@@ -30,17 +29,17 @@
 namespace horoscale {
 namespace {
 
-// What a network carries while a message takes a hop (docs/algorithms.md has the measurements).
+// The bytes that a network carries in the time of a hop (docs/algorithms.md has the measurements).
 constexpr int64_t kHopBytes = 16 * 1024;
 
-// Whether the number of messages matters, not that of their bytes: then there is one lane, and
-// everybody folds everything. That spares a hop, and a host sends (H-1) B instead of 2 (H-1)/H B:
-// (H-1) (H-2)/H B more, which two hosts don't pay.
+// Whether the number of messages matters rather than their bytes. Then there is one lane, and each
+// member folds everything. That saves a hop, but a host sends (H-1) B instead of 2 (H-1)/H B: that
+// is (H-1) (H-2)/H B more, which is nothing for two hosts.
 bool IsSmall(int64_t hosts, int64_t bytes) {
   return bytes <= kHopBytes && bytes * (hosts - 1) * (hosts - 2) <= kHopBytes * hosts;
 }
 
-// What follows from the arguments, and is the same on all members.
+// Derived from the arguments, and equal on all members.
 struct Plan {
   Plan(const Exchange& exchange, const HostGroups& hosts, int64_t bytes)
       : lanes(IsSmall(hosts.count(), bytes) ? 1 : hosts.fewest()),
@@ -79,7 +78,7 @@ class HostsAllreduce : public FoldLoop {
  private:
   uint32_t Lane(uint32_t member) const { return hosts_.PositionOf(member); }
 
-  // As places of the whole sequence of bytes. Members beyond the lanes have empty slices.
+  // In offsets of the whole sequence of bytes. Members beyond the lanes have empty slices.
   ByteRange Chunk(int64_t chunk) const {
     const int64_t first = chunk * chunk_bytes();
     return {first, std::min(chunk_bytes(), segments_.bytes() - first)};
@@ -90,12 +89,12 @@ class HostsAllreduce : public FoldLoop {
     const ByteRange slice = SliceOf(whole.bytes, plan_.lanes, Lane(member));
     return {whole.first + slice.first, slice.bytes};
   }
-  // What a host folds of a slice, relative to it.
+  // The part of a slice that a host folds, relative to the slice.
   ByteRange Part(ByteRange slice, uint32_t host) const {
     if (!plan_.phases.has(kResult)) return {0, slice.bytes};
     return SliceOf(slice.bytes, hosts_.count(), host);
   }
-  // Of the tensors' bytes, as they travel.
+  // The size on the wire of this many of the tensors' bytes.
   int64_t OnWire(int64_t bytes) const { return BytesIn(between_hosts_.dtype, bytes); }
   ByteRange OnWire(ByteRange range) const { return {OnWire(range.first), OnWire(range.bytes)}; }
 
@@ -195,7 +194,7 @@ class HostsAllreduce : public FoldLoop {
     return true;
   }
 
-  // Puts the result of the own slice into the bank, or where it belongs if that is null.
+  // Puts the result of this member's slice into the bank, or into the tensors if that is null.
   bool Finish(int64_t chunk, std::byte* bank) {
     const ByteRange slice = Slice(chunk, self());
     if (slice.bytes > 0) {
@@ -212,7 +211,7 @@ class HostsAllreduce : public FoldLoop {
     return true;
   }
 
-  // Puts results into the tensors.
+  // Copies results into the tensors.
   void Deliver(const std::byte* result, int64_t first, int64_t bytes) {
     if (!into_tensors_.result) return segments_.Scatter(result, first, bytes);
     const Reduction convert = {.dtype = into_tensors_.dtype, .result = into_tensors_.result};
@@ -264,7 +263,8 @@ class HostsAllreduce : public FoldLoop {
     }
   }
 
-  // Of the last phase between hosts: read when the chunk is spread, or here if there is no such.
+  // The last phase between hosts is read when the chunk is spread, or here if there is no spread
+  // phase.
   Progress ReceiveFromLane(int64_t chunk) {
     if (!plan_.phases.has(kSpread))
       return Finish(chunk, nullptr) ? Progress::kDone : Progress::kIdle;
@@ -295,12 +295,12 @@ class HostsAllreduce : public FoldLoop {
   const HostGroups hosts_;
   const Plan plan_;
   const size_t banks_;
-  const uint32_t host_;                  // the own one
+  const uint32_t host_;                  // of this member
   const std::vector<uint32_t>& locals_;  // its participants
   const bool sends_input_;
-  std::vector<uint32_t> lane_;  // the own one, by host; empty beyond the lanes
+  std::vector<uint32_t> lane_;  // this member's, by host; empty beyond the lanes
   std::vector<Exchange::Extent> extents_;
-  // In the own banks, by chunk: the bank isn't written again before the next phase has read it. A
+  // In this member's banks, by chunk: a bank is not reused before the next phase has read it. A
   // partial that was sent from the tensors is null.
   std::vector<const std::byte*> partials_;
   std::vector<const std::byte*> results_;

@@ -1,8 +1,8 @@
-// Every member has a representative on each host, who folds the host's values of what the member
-// owns. A chunk holds a piece of every member's stream and passes through two phases:
+// Every member has a representative on each host, which folds the host's values of the rows that
+// the member owns. A chunk contains a piece of every member's stream and passes through two phases:
 //
-//   contribution  in the host: to each representative the pieces that it folds
-//   partial       the representatives' folds, to the owners, in the type in which sums travel
+//   contribution  within the host: to each representative the pieces that it folds
+//   partial       to the owners: the representatives' folds, in the type on the wire
 //
 // With one member on every host there is no contribution.
 #include "collectives/hosts_reducescatter.h"
@@ -52,7 +52,7 @@ class HostsReducescatter : public FoldLoop {
   }
 
  private:
-  // The owners of a group one behind the other, in the order of owners_.
+  // Places the owners of a group consecutively, in the order of owners_.
   void SetPlaces(std::vector<int64_t>& places) const {
     int64_t next = 0;
     for (size_t i = 0; i < owners_.size(); ++i) {
@@ -67,7 +67,7 @@ class HostsReducescatter : public FoldLoop {
   ByteRange Piece(int64_t chunk, uint32_t owner) const {
     return pieces_.Of(chunk, owner, streams_[owner].bytes());
   }
-  // Of the tensors' bytes, as partials travel.
+  // The size of this many of the tensors' bytes in partials.
   int64_t OnWire(int64_t bytes) const { return BytesIn(between_hosts_.dtype, bytes); }
   bool Folds(int64_t chunk, uint32_t owner, uint32_t local) const {
     return FoldedBy(owner) == local && Piece(chunk, owner).bytes > 0;
@@ -79,7 +79,7 @@ class HostsReducescatter : public FoldLoop {
                                            : SendPartial(round, chunk);
   }
 
-  // What one representative folds is in one place, so that it is one extent.
+  // Everything that one representative folds is contiguous, so that it is one extent.
   bool SendContribution(int64_t round, int64_t chunk) {
     const auto is_sent = [&](uint32_t owner) {
       return FoldedBy(owner) != self() && Piece(chunk, owner).bytes > 0;
@@ -149,15 +149,15 @@ class HostsReducescatter : public FoldLoop {
   const Pipeline pipeline_;
   const size_t banks_;
   const bool has_contribution_;
-  const uint32_t host_;                    // the own one
+  const uint32_t host_;                    // of this member
   const std::vector<uint32_t>& locals_;    // its members
-  std::vector<uint32_t> representatives_;  // the own ones, by host
-  std::vector<uint32_t> owners_;           // of anything, by group and who folds it on this host
-  // Where the piece of an owner's stream is in a chunk. That of partials is the same on all hosts.
+  std::vector<uint32_t> representatives_;  // of this member, by host
+  std::vector<uint32_t> owners_;           // of rows, by group and representative on this host
+  // Offset in a chunk of the piece of each owner's stream; for partials, equal on all hosts.
   std::vector<int64_t> contribution_place_;
   std::vector<int64_t> partial_place_;
   std::vector<Exchange::Extent> extents_;
-  // In the own banks, by chunk: not written again before the round has been received.
+  // In this member's banks, by chunk: not reused before the round has been received.
   std::vector<const std::byte*> partials_;
   int64_t folded_chunks_ = 0;
 };

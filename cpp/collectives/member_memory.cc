@@ -22,7 +22,7 @@ std::vector<Place> PlacesOf(const Exchange& exchange, const std::vector<Input>& 
     const auto bytes = static_cast<size_t>(input.bytes);
     Place place;
     if (bytes == 0) {
-      place.offset = 0;  // nothing is everywhere
+      place.offset = 0;  // an empty tensor can be anywhere
     } else {
       place.offset = memory.OffsetOf(input.memory, bytes);
       if (!place.is_shared() && are_large && memory.CanBeRead(input.memory, bytes)) {

@@ -58,7 +58,7 @@ OrderedExchange::OrderedExchange(Exchange& base, std::span<const uint32_t> posit
   for (uint32_t member = 0; member < positions.size(); ++member) {
     members_[positions[member]] = member;
   }
-  // Numbered anew, in the order of the hosts' first positions.
+  // Hosts are renumbered in the order of their first positions.
   std::map<uint32_t, uint32_t> numbers;
   for (const uint32_t member : members_) {
     if (base.hosts().empty()) break;

@@ -1,9 +1,9 @@
-// Reduce-scatter and reduce in a host: each member publishes what the others own; the owner folds.
-// One round per chunk. Members on several hosts: see hosts_reducescatter.h. Inputs of a
-// reduce-scatter in memory that all can reach: see direct_reducescatter.h.
+// Reduce-scatter and reduce within a host: each member publishes the values that others own, and
+// the owners fold them. One round per chunk. Members on several hosts: see hosts_reducescatter.h.
+// Inputs of a reduce-scatter in memory that all can access: see direct_reducescatter.h.
 //
-// What a member owns of all items is one sequence of bytes, its stream. A round carries a piece of
-// every stream. Of a reduction to a root all bytes are the root's.
+// The parts of all items that a member owns form one sequence of bytes, its stream. A round carries
+// a piece of every stream. In a reduce to a root, the root owns all bytes.
 #include <algorithm>
 #include <utility>
 
@@ -36,7 +36,7 @@ class Reducescatter : public FoldLoop {
                        [&](uint32_t owner) { return Piece(round, owner).bytes > 0; });
   }
 
-  // Pieces lie in a chunk in the order of their owners; the place of the sender's own stays unused.
+  // The pieces in a chunk are in the order of their owners; the sender's own place stays unused.
   bool Send(int64_t round) override {
     if (!HasPieceForOthers(round)) return true;
     std::byte* bank = Reserve(round);
@@ -70,7 +70,7 @@ class Reducescatter : public FoldLoop {
   std::vector<Exchange::Extent> extents_;
 };
 
-// The member's rows of all items; only those of `self` have somewhere to go.
+// The member's rows of all items; only those of `self` have a destination.
 std::vector<Segment> StreamOf(const ReducescatterArgs& args, uint32_t size, uint32_t member,
                               uint32_t self) {
   std::vector<Segment> stream;
@@ -127,7 +127,7 @@ std::unique_ptr<Collective> MakeRootFold(Exchange& exchange, AllreduceArgs args)
 
 Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
   int64_t owners = 0;
-  int64_t end = 0;  // behind the last of them
+  int64_t end = 0;  // one past the last of them
   int64_t longest = 0;
   for (size_t owner = 0; owner < streams.size(); ++owner) {
     if (streams[owner].bytes() == 0) continue;
@@ -136,7 +136,7 @@ Pieces PiecesOf(const Exchange& exchange, std::span<const SegmentMap> streams) {
     longest = std::max(longest, streams[owner].bytes());
   }
   const auto lines = static_cast<int64_t>(exchange.chunk_bytes()) / kLineBytes;
-  if (owners > lines) owners = end;  // groups are of neighbours, whether they own anything or not
+  if (owners > lines) owners = end;  // groups contain adjacent members, with or without data
   owners = std::max<int64_t>(owners, 1);
   Pieces pieces;
   pieces.groups = DivideUp(owners, lines);
@@ -156,11 +156,11 @@ std::unique_ptr<Collective> MakeReducescatter(Exchange& exchange, ReducescatterA
   return MakeChunkedReducescatter(exchange, std::move(args));
 }
 
-// The root folds everything, or what hosts have folded. In memory that all can reach the members
-// fold slices: see direct_allreduce.h.
+// The root folds everything, or the partials of the hosts. In memory that all can access, the
+// members fold slices: see direct_allreduce.h.
 std::unique_ptr<Collective> MakeReduce(Exchange& exchange, AllreduceArgs args) {
   if (exchange.self() != *args.root) {
-    for (Segment& segment : args.segments) segment.out = nullptr;  // stays as it is, if it is given
+    for (Segment& segment : args.segments) segment.out = nullptr;  // unchanged, even if it is given
   }
   const std::vector<uint32_t> participants = Participants(exchange, args.absent);
   if (participants.size() == 1) {

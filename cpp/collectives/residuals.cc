@@ -26,8 +26,8 @@ struct Sizes {
   size_t results = 0;
 };
 
-// Room for as many units as come before the tensor's last one, at most: where that is a small
-// tensor, not for a whole unit.
+// Room for the units up to the tensor's last one, which may be small: a small tensor doesn't need a
+// whole unit.
 Sizes SizesOf(const UnitPlaces& places, uint32_t home, int64_t elements) {
   if (elements == 0) return {};
   const UnitPlaces::Place last = places.Of((elements - 1) / places.elements, home);

@@ -27,9 +27,9 @@ Result<Progress> RoundLoop::Step() {
   if (sent_ < rounds_ && Send(sent_)) {
     ++sent_;
     if (sent_ < rounds_) return Progress::kAdvanced;
-    moved = true;  // what is small is sent and received, and ends, in one step
+    moved = true;  // a small operation sends, receives and ends in one step
   }
-  // Not before the own chunk is out: in place, what is received goes where that comes from.
+  // Only after this member's chunk is sent: in place, received data overwrites its source.
   if (received_ < sent_) {
     const Progress progress = Receive(received_);
     if (progress == Progress::kDone) {

@@ -1,6 +1,6 @@
-// Scatter: the root first tells each member how much it will get, then publishes chunks that hold a
-// piece for every peer (shares.h). A part goes straight to its member, also on another host: there
-// is nothing to be saved in between.
+// Scatter: the root first sends each member the size of its part, then publishes chunks that
+// contain a piece for every peer (shares.h). A part goes directly to its member, even on another
+// host: forwarding would save nothing.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -109,7 +109,7 @@ class Scatter : public RoundLoop {
         });
   }
 
-  // The root's own part.
+  // Copies the root's own part.
   bool LocalWork() override {
     if (!laid_out_ || !IsRoot() || copied_ == own_bytes_) return false;
     const int64_t bytes = std::min(chunk_bytes(), own_bytes_ - copied_);

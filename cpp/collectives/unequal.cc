@@ -9,7 +9,7 @@
 namespace horoscale {
 
 bool AddRowBytes(int64_t rows, int64_t row_bytes, int64_t* sum) {
-  // Room for rounding up to cache lines.
+  // Leaves room for rounding up to cache lines.
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() - kLineBytes;
   int64_t bytes = 0;
   return rows >= 0 && !__builtin_mul_overflow(rows, row_bytes, &bytes) &&
@@ -18,7 +18,7 @@ bool AddRowBytes(int64_t rows, int64_t row_bytes, int64_t* sum) {
 
 Result<std::byte*> PlaceResult(std::string_view operation, int64_t row_bytes,
                                const ResultRoom& room, AllgatherResult* result) {
-  int64_t rows = 0;  // of no bytes there may be any number
+  int64_t rows = 0;  // with rows of no bytes, any number is allowed
   for (const int64_t part : result->rows) {
     if (__builtin_add_overflow(rows, part, &rows)) {
       return Status::Protocol(std::string(operation) + ": the members announced too many rows");

@@ -7,15 +7,14 @@
 namespace horoscale {
 namespace {
 
-// A tensor is compressed more only if it then takes at most this part of the time that it takes
-// now, and of that which it takes as it is. Where encoding costs as much as the network it is
-// neither.
+// A tensor is compressed more only if that reduces its time to this fraction of the current time,
+// and of the time without encoding. Where encoding costs as much as the network, neither holds.
 constexpr double kWorthwhile = 0.7;
 constexpr double kWorthwhileAtAll = 0.6;
 
-// Until they are measured. Of the integers it is what a block may lose at most, rounding to the
-// nearest of 255, if one element is large and the others are 0; of signs and of the largest ones
-// what their residuals come to with independent normal values, with some room.
+// Used until errors are measured. For integers: the maximum error of a block, rounded to the
+// nearest of 255 levels, if one element is large and the others are 0. For signs and top-k: the
+// error with residuals of independent normal values, with some margin.
 constexpr std::array<double, kNumEncodingLevels> kExpected = {0, 0.002, 0.02, 0.2, 1.5, 6};
 
 }  // namespace

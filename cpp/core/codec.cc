@@ -257,7 +257,7 @@ void WriteReport(const Report& report, WireWriter& out) {
   }
 }
 
-// One that something travels in.
+// Decodes an encoding that data is sent in, so it can't be adaptive.
 Encoding CheckedEncoding(int64_t code, WireReader& in) {
   const auto encoding = Encoding::FromCode(code);
   if (encoding && !encoding->IsAdaptive()) return *encoding;

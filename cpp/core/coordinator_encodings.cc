@@ -1,5 +1,5 @@
-// What a coordinator has to do with encodings: members say what is lost, and of adaptive operations
-// the plan says what they are sent in.
+// The coordinator's handling of encodings: members report their errors, and the plan contains the
+// encoding chosen for each adaptive operation.
 #include <string>
 
 #include "core/coordinator.h"
@@ -20,7 +20,7 @@ Status Coordinator::OnErrors(Members members, const Report& report) {
   return Status::Ok();
 }
 
-// What is lost is kept by name, and where all take part.
+// Residuals are kept by name, and only where all members participate.
 Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
   const Signature& signature = *unit.variants[0];
   const bool is_sum =
@@ -32,7 +32,7 @@ Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
   return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority);
 }
 
-// Only adaptive operations need to know of steps.
+// Steps matter only for adaptive operations.
 void Coordinator::CountStep(const PlanEntry& entry, double now) {
   if (!chooser_.IsUsed()) return;
   if (const auto seconds = step_clock_.OnEntry(entry, now)) chooser_.OnStep(*seconds);

@@ -6,29 +6,30 @@
 namespace horoscale {
 namespace {
 
-// Communication is hidden if it blocks the program for no more than this part of a step; what is
-// chosen aims at less.
+// Communication is hidden if it blocks the program for at most this fraction of a step; choices aim
+// at less.
 constexpr double kHidden = 0.05;
 constexpr double kAim = 0.02;
-// A choice is changed for more compression, or for less, when so many steps in a row ask for it.
+// A choice changes to more or less compression after this many consecutive steps that call for it.
 constexpr int kStepsForMore = 2;
 constexpr int kStepsForLess = 3;
-// For less, so much of the time must suffice, and it must be so much milder.
+// To compress less, this fraction of the time must suffice, and the choice must be milder by this
+// factor.
 constexpr double kRoom = 0.8;
 constexpr double kMilder = 1.05;
 
-// Sent by smaller buckets, which tell of the latency, and by larger ones, of the bandwidth.
+// Buckets that send less measure the latency, larger ones the bandwidth.
 constexpr double kSmallBytes = 4096;
 constexpr double kLargeBytes = 8192;
-// Where no small bucket has told.
+// Used until a small bucket has been measured.
 constexpr double kUsualLatency = 0.2e-3;
-// Tells how fast this rank encodes.
+// The minimum size that measures this rank's encoding speed.
 constexpr int64_t kLeastCodedBytes = 64 << 10;
 constexpr double kUsualCoding = 2e9;
 
-// A tensor that has not come for so many steps is forgotten.
+// A tensor that was not used for this many steps is forgotten.
 constexpr uint64_t kForgotten = 1000;
-// Names may be made anew for each call.
+// Programs may use a new name for each call.
 constexpr size_t kMostTensors = 65'536;
 
 size_t LevelOf(const Encoding& encoding) {
@@ -129,7 +130,7 @@ void EncodingChooser::Replan(double seconds) {
   const double hidden = std::max(measured_.seconds - exposed, 0.0);
   const double computed = std::max(seconds - exposed, 1e-9);
   const bool is_hidden = exposed <= kHidden * seconds;
-  // Where nothing is exposed more might be hidden than there was.
+  // If nothing is exposed, more could have been hidden than there was.
   hidden_share_ = is_hidden ? std::max(hidden_share_, std::min(hidden / computed, 1.0))
                             : std::min(hidden / computed, 1.0);
   const NetworkState network = Network();

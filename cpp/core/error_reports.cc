@@ -6,7 +6,7 @@
 namespace horoscale {
 namespace {
 
-// Of what was told; beyond it a change is worth a few bytes.
+// Relative to the last reported error; a larger change justifies a few bytes.
 constexpr double kSmallChange = 1.0 / 16;
 constexpr double kMostError = 1e5;
 

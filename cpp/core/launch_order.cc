@@ -67,7 +67,7 @@ void LaunchOrder::Remove(uint32_t incarnation, uint64_t sequence) {
   if (place == places_.end()) return;
   const bool is_agreed = place->is_agreed;
   places_.erase(place);
-  if (is_agreed) stamps_.erase(found);  // else its decision is still to come
+  if (is_agreed) stamps_.erase(found);  // otherwise its decision is pending
 }
 
 void LaunchOrder::RemoveSet(uint32_t incarnation) {

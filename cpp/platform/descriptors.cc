@@ -13,7 +13,7 @@ void RaiseDescriptorLimit() {
   const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, kMostDescriptors);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // what it refuses is missed later, by name
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // on failure, errors name the limit later
 }
 
 bool LacksDescriptors(const Status& failure) {

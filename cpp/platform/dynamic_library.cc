@@ -50,7 +50,7 @@ std::vector<std::string> MappedFilesIn(std::string_view maps, std::string_view p
     const size_t length = std::min(maps.find('\n'), maps.size());
     const std::string_view line = maps.substr(0, length);
     maps.remove_prefix(std::min(length + 1, maps.size()));
-    const size_t begin = line.find('/');  // nothing before the path contains one
+    const size_t begin = line.find('/');  // the fields before the path contain no slash
     if (begin == line.npos) continue;
     const std::string_view path = line.substr(begin);
     if (!path.substr(path.rfind('/') + 1).starts_with(prefix)) continue;

@@ -14,9 +14,9 @@ Result<EventFd> EventFd::Create() {
 }
 
 void EventFd::Signal() const {
-  const int saved_errno = errno;  // a signal handler must not change it
+  const int saved_errno = errno;  // a signal handler must preserve it
   const uint64_t one = 1;
-  // It fails only when the counter is full, and then it is readable already.
+  // It fails only if the counter is full, and then the descriptor is already readable.
   [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof(one));
   errno = saved_errno;
 }

@@ -31,12 +31,12 @@ Result<std::byte*> JoinMemory(std::span<std::byte* const> pieces, size_t bytes) 
   }
   auto* const joined = static_cast<std::byte*>(range);
   for (size_t i = 0; i < pieces.size(); ++i) {
-    // An old size of 0 leaves the old mapping and makes another one of the same pages.
+    // An old size of 0 keeps the old mapping and maps the same pages again.
     if (mremap(pieces[i], 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, joined + i * bytes) ==
         MAP_FAILED) {
       const int error = errno;
-      // The system may have freed the place before it failed, and given it to another thread since:
-      // of this one nothing but addresses may be left behind.
+      // The failed call may have unmapped this range, and another thread may have mapped it since:
+      // leave it alone.
       if (i > 0) UnmapMemory(joined, i * bytes);
       if (i + 1 < pieces.size()) UnmapMemory(joined + (i + 1) * bytes, total - (i + 1) * bytes);
       return Status::System("remapping shared memory", error);

@@ -36,7 +36,7 @@ void AppendTime(std::string& line) {
 void AppendEscaped(std::string& line, std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const unsigned char c = static_cast<unsigned char>(text[i]);
-    // Terminals obey the C1 control characters too; in UTF-8 they are 0xC2 and 0x80 to 0x9F.
+    // Terminals also interpret the C1 control characters; in UTF-8 they are 0xC2 and 0x80 to 0x9F.
     const bool is_c1 = c == 0xC2 && i + 1 < text.size() &&
                        static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
                        static_cast<unsigned char>(text[i + 1]) < 0xA0;
@@ -58,7 +58,7 @@ void WriteLine(std::string_view line) {
   while (!line.empty()) {
     const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;  // nowhere to say it
+    if (written < 0) return;  // there is no place to report it
     line.remove_prefix(static_cast<size_t>(written));
   }
 }

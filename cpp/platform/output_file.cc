@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Empties a file that is there already and keeps others from reading it.
+// Truncates an existing file and makes it private.
 Status TakeOver(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) return Status::System("fstat", errno);
@@ -32,7 +32,7 @@ Status TakeOver(int fd, const std::string& path) {
 }  // namespace
 
 Result<OutputFile> CreateOutputFile(const std::string& path) {
-  // O_NONBLOCK: not held up by a pipe that somebody has put there.
+  // O_NONBLOCK: a pipe at this path must not block the call.
   constexpr int kFlags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
   UniqueFd fd(open(path.c_str(), kFlags | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR));
   if (!fd.valid() && errno == EEXIST) {

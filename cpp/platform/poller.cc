@@ -23,14 +23,14 @@ constexpr long kEpollPwait2 = 441;  // the same on every architecture
 #endif
 
 int WaitMilliseconds(int epoll, epoll_event* events, int capacity, double seconds) {
-  // Rounded up: waking too early would make the caller spin through the rest.
+  // Rounded up: waking too early would make the caller spin for the rest.
   const int timeout =
       std::isinf(seconds) ? -1 : static_cast<int>(std::ceil(std::clamp(seconds, 0.0, 1e6) * 1e3));
   return epoll_wait(epoll, events, capacity, timeout);
 }
 
 int WaitEvents(int epoll, epoll_event* events, int capacity, double seconds) {
-  // Kernels before 5.11 don't have the call, and sandboxes may forbid it.
+  // Kernels before 5.11 lack the call, and sandboxes may forbid it.
   static std::atomic<bool> has_pwait2{true};
   if (has_pwait2.load(std::memory_order_relaxed)) {
     const timespec timeout = ToTimespec(seconds);

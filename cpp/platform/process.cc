@@ -17,7 +17,7 @@ constexpr long kPidfdOpen = SYS_pidfd_open;
 constexpr long kPidfdOpen = 434;  // the same on every architecture
 #endif
 
-// Empty where /proc is hidden; the host's name has to do then.
+// Empty where /proc is hidden; then the host name must suffice.
 std::string BootId() {
   const UniqueFd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return "";

@@ -24,8 +24,8 @@ uint64_t SavedRegisters() {
 
 }  // namespace
 
-// __builtin_cpu_supports() is not for every compiler: clang 14's doesn't know F16C, and zig's
-// library lacks what it links to.
+// Some compilers lack parts of __builtin_cpu_supports(): clang 14 doesn't know F16C, and zig's
+// runtime library lacks its symbols.
 VectorInstructions FindVectorInstructions() {
   VectorInstructions found;
   unsigned eax, ebx, ecx, edx;

@@ -9,7 +9,7 @@
 namespace horoscale {
 namespace {
 
-// A message of the pieces, whose places go into `vectors`; returns how many bytes they are.
+// Fills in a message of the pieces, with their addresses in `vectors`; returns its size in bytes.
 template <typename Byte>
 size_t Describe(std::span<const std::span<Byte>> pieces, iovec* vectors, msghdr* message) {
   const size_t count = std::min(pieces.size(), kMaxSocketPieces);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// Newer than some headers. Hardened systems (vm.memfd_noexec=2) refuse memfds without it.
+// Newer than some headers. Hardened systems (vm.memfd_noexec=2) reject memfds without it.
 constexpr unsigned kNoExecSeal = 0x0008U;
 
 UniqueFd CreateMemFd(const char* name) {
@@ -33,7 +33,7 @@ Result<MemFd> MemFd::Create(const char* name, size_t bytes) {
   }
   UniqueFd fd = CreateMemFd(name);
   if (!fd.valid()) return Status::System("memfd_create", errno);
-  // A process of another user could otherwise open it again through /proc.
+  // Otherwise a process of another user could reopen it through /proc.
   if (fchmod(fd.get(), 0600) < 0) return Status::System("fchmod of shared memory", errno);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) < 0) {
     return Status::System("ftruncate of shared memory to " + std::to_string(bytes) + " bytes",
@@ -76,8 +76,8 @@ Result<MappedRegion> MappedRegion::Map(const MemFd& memory) {
         "mapping " + std::to_string(memory.bytes()) + " bytes of shared memory (see `ulimit -v`)",
         errno);
   }
-  // Tensors of every peer would make core files useless. A kernel that can't only writes larger
-  // ones.
+  // The tensors of all peers would bloat core files. Where the kernel lacks this, they are just
+  // larger.
   madvise(address, memory.bytes(), MADV_DONTDUMP);
   return MappedRegion(static_cast<std::byte*>(address), memory.bytes());
 }

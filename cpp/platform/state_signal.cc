@@ -22,7 +22,7 @@ bool TakeStateSignal() {
   if (has_info || present.sa_handler != SIG_DFL) return false;
   struct sigaction ours = {};
   ours.sa_handler = OnSignal;
-  // Whatever the process is in the middle of goes on, also on a thread with a small stack.
+  // The signal must not interrupt system calls, and must not need space on small thread stacks.
   ours.sa_flags = SA_RESTART | SA_ONSTACK;
   return sigaction(SIGUSR2, &ours, nullptr) == 0;
 }

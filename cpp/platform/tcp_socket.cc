@@ -108,8 +108,8 @@ bool AllAreLoopback(const addrinfo* list) {
   return list != nullptr;
 }
 
-// The kernel connects a socket to itself if it happens to choose, on loopback, the port that it is
-// told to reach and nobody listens there. Asking again and again makes that likely.
+// On loopback, if nobody listens on the port and the kernel happens to choose it as the local port,
+// the socket connects to itself. Retries make that likely.
 bool IsConnectedToItself(int fd) {
   sockaddr_storage local{};
   sockaddr_storage remote{};
@@ -126,7 +126,7 @@ Result<ByteStream> BeginConnect(const addrinfo& address) {
   if (!fd.valid()) return Status::System("socket", errno);
   SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   const int error = connect(fd.get(), address.ai_addr, address.ai_addrlen) < 0 ? errno : 0;
-  // After EINTR too the connection goes on being made.
+  // Connecting continues after EINTR, too.
   if (error != 0 && error != EINPROGRESS && error != EINTR) return Status::System(peer, error);
   return ByteStream(std::move(fd), std::move(peer));
 }
@@ -229,14 +229,14 @@ Result<ByteStream> ConnectTcp(const std::string& host, uint16_t port, const Dead
 }
 
 SilenceTimes TimesOfSilence(double seconds) {
-  // The kernel counts in whole seconds. It is idle for a third, and then sends many probes: any
-  // packet may be lost, and the peer is there if it answers one of them.
+  // The kernel counts in whole seconds. The connection is idle for a third, then many probes
+  // follow: any packet may be lost, and one answer is enough.
   const int all_s = std::max(2, static_cast<int>(0.4 * seconds));
   SilenceTimes times;
   times.idle_s = std::max(1, all_s / 3);
   times.interval_s = std::max(1, all_s / 12);
   times.probes = (all_s - times.idle_s) / times.interval_s;
-  // With this limit set, probes end at the first tick beyond it.
+  // With this limit, probes end at the first tick after it.
   const int probed_s = times.idle_s + times.probes * times.interval_s;
   times.unanswered_ms = static_cast<unsigned>(probed_s) * 1000 - 100;
   return times;
@@ -260,8 +260,8 @@ Status SetSilenceLimit(const ByteStream& stream, double seconds) {
 }
 
 void Abort(const ByteStream& stream) {
-  // "Connected to nobody": TCP tells the peer by a reset, also when much waits to be sent. Other
-  // sockets don't know it.
+  // Disconnects: TCP sends the peer a reset, even with much unsent data. Other sockets don't
+  // support it.
   const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
   if (connect(stream.fd(), &nobody, sizeof(nobody)) != 0) shutdown(stream.fd(), SHUT_RDWR);
 }

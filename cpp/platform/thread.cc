@@ -18,7 +18,7 @@ void* RunBody(void* argument) {
 
 Result<Thread> Thread::Start(const char* name, std::function<void()> body) {
   auto argument = std::make_unique<std::function<void()>>(std::move(body));
-  // The new thread inherits the mask, so there is no moment in which it could take a signal.
+  // The new thread inherits the mask, so it never runs with signals unblocked.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

@@ -20,7 +20,7 @@ constexpr size_t kRecordBytes = 16 << 10;
 
 Status Exiting() { return {StatusCode::kShutdown, "the process is exiting"}; }
 
-// OpenSSL writes to sockets as to files: to a closed one with SIGPIPE.
+// OpenSSL writes to sockets with write(), which raises SIGPIPE if the peer has closed.
 class SigpipeBlocked {
  public:
   SigpipeBlocked() {
@@ -38,7 +38,7 @@ class SigpipeBlocked {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     errno = kept;
   }
-  // There was an error: a signal may wait.
+  // After an error a signal may be pending.
   void OnError() { was_raised_ = true; }
 
  private:
@@ -47,8 +47,8 @@ class SigpipeBlocked {
   bool was_raised_ = false;
 };
 
-// The next `bytes` of the pieces, of which `skip` are passed over; they are copied to `staged` if
-// they are in several.
+// Returns the `bytes` bytes of the pieces that follow the first `skip`; copied to `staged` if they
+// span several pieces.
 const std::byte* Contiguous(std::span<const std::span<const std::byte>> pieces, size_t skip,
                             size_t bytes, std::vector<std::byte>& staged) {
   staged.clear();
@@ -84,7 +84,7 @@ Result<std::unique_ptr<TlsLayer>> TlsLayer::Create(Role role, int fd, std::strin
     f.set_accept_state(layer->ssl_);
   } else {
     f.set_connect_state(layer->ssl_);
-    f.set_verify(layer->ssl_, C::kVerifyPeer, nullptr);  // no certificate will do
+    f.set_verify(layer->ssl_, C::kVerifyPeer, nullptr);  // no certificate is acceptable
   }
   return layer;
 }
@@ -123,13 +123,13 @@ Result<bool> TlsLayer::Shake() {
 }
 
 Status TlsLayer::OnHandshakeDone() {
-  // The key was used, and not a certificate that nobody has asked for.
+  // The pre-shared key was used, not a certificate.
   if (library_.call().session_reused(ssl_) != 1) {
     return broken_ = Status::Unauthenticated("TLS handshake with " + peer_ +
                                              ": the peer does not have the connection's key");
   }
   is_ready_ = true;
-  has_pending_ = true;  // what was received with the end of the handshake
+  has_pending_ = true;  // data that arrived with the end of the handshake
   kernel_sends_ = library_.call().bio_control(library_.call().get_wbio(ssl_),
                                               C::kBioControlGetKernelSend, 0, nullptr) > 0;
   static std::once_flag told;
@@ -171,13 +171,13 @@ Result<size_t> TlsLayer::Send(std::span<const std::span<const std::byte>> pieces
   return sent;
 }
 
-// The kernel and older libraries can't: there AES-GCM's bound is a smaller one for very long
-// connections, which is still far from any danger.
+// The kernel and older libraries can't update keys. There AES-GCM's security margin shrinks
+// slightly on very long connections, which is still harmless.
 Status TlsLayer::ChangeKeyIfDue() {
   if (sent_with_key_ < bytes_of_key_ || attempted_ > 0) return Status::Ok();
   if (kernel_sends_ || !library_.changes_keys()) return Status::Ok();
-  // Where the new key can't be said at once nothing could be read either until it is: with both
-  // sides full neither would read again.
+  // If the update can't be sent at once, OpenSSL does not read either until it is sent: with both
+  // sides' buffers full, neither would read again.
   if (!WaitForDescriptor(fd_, POLLOUT, Deadline::After(0)).ok()) return Status::Ok();
   if (library_.call().key_update(ssl_, C::kKeyUpdateNotRequested) != 1) {
     return Failure("updating the key for ", C::kErrorSsl);
@@ -193,7 +193,7 @@ Result<size_t> TlsLayer::Receive(std::span<const std::span<std::byte>> pieces) {
   const Result<bool> ready = Shake();
   if (!ready.ok()) return ready.status();
   if (!*ready) return size_t{0};
-  SigpipeBlocked blocked;  // an alert may be written
+  SigpipeBlocked blocked;  // OpenSSL may write an alert
   size_t got = 0;
   has_pending_ = false;
   for (std::span<std::byte> piece : pieces) {
@@ -207,7 +207,7 @@ Result<size_t> TlsLayer::Receive(std::span<const std::span<std::byte>> pieces) {
         blocked.OnError();
         broken_ = Failure("receiving from ", error);
         if (got == 0) return broken_;
-        has_pending_ = true;  // the failure, for the next call
+        has_pending_ = true;  // the next call returns the failure
         return got;
       }
       got += static_cast<size_t>(result);
@@ -229,7 +229,7 @@ Status TlsLayer::Failure(const char* doing, int error) const {
     library_.call().error_text(code, text.data(), text.size());
     text.resize(std::min(text.find('\0'), text.size()));
   }
-  // A peer that ends says so in messages of its own: how its stream ends doesn't matter.
+  // A peer announces its end in its own messages, so it doesn't matter how its stream ends.
   const bool has_ended =
       error == C::kErrorZeroReturn || code == 0 || text.find("unexpected eof") != std::string::npos;
   if (has_ended) return {StatusCode::kSystem, peer_ + " closed the connection"};

@@ -21,9 +21,9 @@ using C = TlsConstants;
 
 constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherSuiteBytes[] = {0x13, 0x01};
-// Keys are those of one connection, so that there is nothing to tell them apart by.
+// Each key belongs to one connection, so the identity need not distinguish keys.
 constexpr std::string_view kIdentity = "horoscale";
-// What is received at once: several records of at most 16 KiB.
+// Read size: several records of at most 16 KiB.
 constexpr size_t kReadBufferBytes = 128 << 10;
 
 std::mutex mutex;  // guards the next three
@@ -40,8 +40,8 @@ std::shared_mutex& UseMutex() {
 }
 bool exiting = false;  // guarded by UseMutex()
 
-// The name of the first missing function, or null. Those of libcrypto are found because libssl
-// needs it.
+// The name of the first missing function, or null. Functions of libcrypto are found because libssl
+// depends on it.
 const char* LoadFunctions(const DynamicLibrary& library, TlsFunctions& f) {
   return FunctionLoader(library)
       .Load("TLS_method", f.method)
@@ -83,7 +83,7 @@ const char* LoadFunctions(const DynamicLibrary& library, TlsFunctions& f) {
       .missing();
 }
 
-// What both sides know, as a session that is resumed; null if there is no memory.
+// The pre-shared secret as a session to resume; null if out of memory.
 SslSession* SessionOf(Ssl* ssl) {
   const TlsFunctions& f = opened->call();
   const auto* const key = static_cast<const unsigned char*>(f.get_ex_data(ssl, 0));
@@ -114,13 +114,13 @@ int FindSession(Ssl* ssl, const unsigned char* identity, size_t bytes, SslSessio
 }
 
 void EndAtExit() {
-  if (opened_by != getpid()) return;  // a forked child, where other threads of ours don't run
+  if (opened_by != getpid()) return;  // a forked child, where our other threads don't run
   const std::unique_lock lock(UseMutex());
   exiting = true;
 }
 
-// One that the process has loaded already is taken before another one: it may need it for more
-// than we do.
+// A library that the process has already loaded comes first, because the process may depend on it
+// more than we do.
 std::vector<std::string> Candidates() {
   if (const auto variable = FindVariable("LIBSSL")) return {variable->value};
   std::vector<std::string> names = MappedFiles("libssl.so.");
@@ -179,7 +179,7 @@ Result<TlsLibrary> TlsLibrary::Find() {
                     tried);
 }
 
-// Nobody has a certificate: without the right key no handshake succeeds.
+// Neither side has a certificate: without the right key every handshake fails.
 Status TlsLibrary::MakeContext(SslUseSession use, SslFindSession find) {
   const TlsFunctions& f = functions_;
   context_ = f.context_new(f.method());
@@ -197,8 +197,8 @@ Status TlsLibrary::MakeContext(SslUseSession use, SslFindSession find) {
   control(C::kControlSetReadAhead, 1);
   f.context_set_default_read_buffer_len(context_, kReadBufferBytes);
   f.context_set_num_tickets(context_, 0);
-  // In 3.0 and 3.1 the kernel encrypts what is sent. From 3.2 it would decrypt what comes as well,
-  // which does not go with reading ahead.
+  // In 3.0 and 3.1 the kernel encrypts sent data. From 3.2 it would also decrypt received data,
+  // which is incompatible with read-ahead.
   if (f.version_number() >= 0x30000000 && f.version_number() < 0x30200000) {
     f.context_set_options(context_, C::kOptionKernelTls);
   }

@@ -24,7 +24,7 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
 };
 
-// The first byte of sun_path is zero: that is what makes the name abstract.
+// A leading zero byte in sun_path makes the name abstract.
 Result<Address> MakeAddress(const std::string& name) {
   Address address;
   if (name.empty() || name.size() + 1 > sizeof(address.value.sun_path)) {
@@ -49,14 +49,14 @@ Result<std::string> RandomName() {
   return name;
 }
 
-// A unix connect() can't be polled for: it either succeeds or waits for room in the listener's
-// backlog, so it waits as a blocking call with a send timeout.
+// A Unix connect() can't be polled: it either succeeds or waits for room in the listener's backlog.
+// So it is a blocking call with a send timeout.
 Status ConnectBlocking(int fd, const Address& address, const std::string& peer,
                        const Deadline& deadline) {
   while (true) {
     const timespec left = ToTimespec(deadline.SecondsLeft());
     timeval timeout{left.tv_sec, left.tv_nsec / 1000};
-    if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // zero means for ever
+    if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // zero means no limit
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
     if (connect(fd, address.get(), address.length) == 0) return Status::Ok();
     if (errno == EAGAIN && deadline.Passed()) {
@@ -70,7 +70,7 @@ struct alignas(cmsghdr) ControlBuffer {
   std::array<char, CMSG_SPACE(sizeof(int) * kMaxDescriptors)> bytes{};
 };
 
-// Owns every descriptor that came with the message, wanted or not.
+// Owns all received descriptors, expected or not.
 std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
   std::vector<UniqueFd> fds;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;

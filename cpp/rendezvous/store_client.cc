@@ -119,7 +119,7 @@ Result<StoreClient::Answer> StoreClient::Call(std::span<const std::byte> request
   HS_RETURN_IF_ERROR(broken_);
   const double left = std::min(seconds + kReplySeconds, end_by_.SecondsLeft());
   const Deadline deadline = Deadline::After(left);
-  // Not kTimeout, which means that a key is not set: an unresponsive server does not tell that.
+  // Not kTimeout, which would mean that the key is not set; an unresponsive server may have it.
   const auto fail = [this](const Status& why) {
     const bool is_silent = why.code() == StatusCode::kTimeout;
     broken_ =

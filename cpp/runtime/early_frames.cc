@@ -16,7 +16,7 @@ void EarlyFrames::Add(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   const uint32_t incarnation = header.channel.incarnation;
   if (!waiting_.contains(incarnation) && waiting_.size() >= kMostIncarnations) {
-    // The furthest ones are the least likely to come.
+    // The furthest ones are the least likely to be used.
     const auto last = std::prev(waiting_.end());
     if (last->first < incarnation) return;
     bytes_ -= last->second.bytes;

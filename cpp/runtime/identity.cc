@@ -99,7 +99,7 @@ Result<Identity> ReadIdentity(const JobOptions& options, const VariableLookup& l
                                    " is out of range: the job has " +
                                    std::to_string(identity.size) + " ranks");
   }
-  // RENDEZVOUS is at the host of rank 0, which serves it wherever it takes part.
+  // RENDEZVOUS is on the host of rank 0, which serves it if it is among the ranks.
   const auto& ranks = options.ranks;
   const bool has_first = std::find(ranks.begin(), ranks.end(), 0) != ranks.end();
   const int server = ranks.empty() || has_first ? 0 : ranks.front();

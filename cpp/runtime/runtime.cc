@@ -200,7 +200,7 @@ bool Runtime::Step() {
   bool moved = inbox_.HasInput() && TakeInput();
   moved |= transport_->Poll(*this);
   const double now = MonotonicSeconds();
-  // By index: a step may register sets, and finish operations of others.
+  // Iterate by index: a step may register sets, and finish operations of others.
   for (size_t i = 0; i < active_.size(); ++i) {
     const std::shared_ptr<ProcessSet> set = active_[i];
     moved |= set->Step(now);
@@ -361,7 +361,7 @@ void Runtime::DumpState(double now) const {
 void Runtime::OnFrame(int from_rank, const FrameHeader& header,
                       std::span<const std::byte> payload) {
   if (header.kind == FrameKind::kGoodbye) return OnGoodbye(from_rank, payload);
-  if (header.kind == FrameKind::kLoss) return;  // the transports' own, where they spread losses
+  if (header.kind == FrameKind::kLoss) return;  // used by transports that spread losses
   if (header.kind == FrameKind::kCreation) return OnCreationFrame(from_rank, payload);
   if (header.kind == FrameKind::kProbe) {
     return probes_.OnFrame(from_rank, header.channel, payload);

@@ -123,7 +123,7 @@ Status SetExecution::StartBucket(const Action& action) {
   if (common.encoding.IsFor(action.dtype)) fused_->encoding = common.encoding;
   if (common.reduce_op == ReduceOp::kAdasum) {
     const auto group = AdasumGroup(place_.ranks, std::max(common.adasum_start_level, 1));
-    // Where this rank has joined, nothing of its own has been compared with it.
+    // If this rank has joined, Adasum was not compared with a request of its own.
     if (!group || common.kind != OpKind::kAllreduce || !HasAdasum(action.dtype)) {
       return Status::Protocol("there is no such Adasum of this set");
     }
@@ -266,7 +266,7 @@ void SetExecution::Abandon(bool has_messages_at_work) {
   abandoned_ = true;
   stamps_.End();
   const bool may_be_at_work = collective_ != nullptr && !fused_->ready.empty();
-  // The exchange stays: other members may still be reading what was published.
+  // Keep the exchange: other members may still be reading published chunks.
   if (exchange_) exchange_->Withdraw();
   std::unique_ptr<FusedOperation> running = std::move(fused_);
   if (may_be_at_work && device_.HasLane()) {

@@ -383,7 +383,7 @@ bool SetMessages::StepFailed(double now, bool has_lane_ended) {
   const auto ended = StepDevice();
   if (now < give_up_at_) return ended.ok() && *ended;
   for (const OperationPtr& operation : std::exchange(at_device_, {})) {
-    (void)operation->message->copy.release();  // it may be written still, and is lost
+    (void)operation->message->copy.release();  // the device may still write to it, so it leaks
     End(operation, failure_ ? *failure_ : left_.at(last_left_));
   }
   return true;

@@ -77,7 +77,7 @@ void SetMessages::Deliver(const OperationPtr& operation) {
   if (!copied.ok()) return End(operation, copied.status());
   message.at_device = true;
   place.finished = copied.TakeValue();
-  pending_.emplace(operation->token, operation);  // after a failure it isn't there
+  pending_.emplace(operation->token, operation);  // a failure may have removed it
   at_device_.push_back(operation);
   place.launched.store(true);
   launched_();
@@ -129,7 +129,7 @@ Status SetMessages::OnDeviceDone(const OperationPtr& operation, const Status& st
     return Status::Ok();
   }
   const Stream stream = StreamOf(*operation);
-  if (!status.ok()) {  // the peer has not heard of it
+  if (!status.ok()) {  // the peer does not know of it
     std::erase(copied_out_.at(stream), operation);
     End(operation, status);
   }

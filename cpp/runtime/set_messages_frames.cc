@@ -110,7 +110,7 @@ Status SetMessages::OnTaken(OutgoingEntry found, uint64_t bytes) {
   const uint64_t all = outgoing.operation->message->envelope.bytes;
   const uint64_t most = outgoing.by_frames ? outgoing.sent : all;
   const uint64_t least = outgoing.by_frames ? outgoing.taken : all;
-  // What is being copied from a device has not been sent.
+  // Data that is being copied from a device has not been sent.
   const bool is_to_come = outgoing.by_frames && outgoing.operation->message->at_device;
   if (bytes < least || bytes > most || is_to_come) {
     return Status::Protocol("it acknowledged data that was not sent to it");
@@ -148,7 +148,7 @@ Status SetMessages::OnRefused(int from_rank, const MessageFrame& frame) {
   if (frame.number == 0 || frame.number >= PeerAt(from_rank).next_number) {
     return Status::Protocol("it refused a message that was not sent");
   }
-  // A small one: its send is done.
+  // It was a small message, whose send has already ended.
   Log(LogLevel::kWarning, "a message to rank " + std::to_string(from_rank) + ", tag " +
                               std::to_string(frame.envelope.tag) + ", on process set " +
                               std::to_string(place_.id()) + " was not received: rank " +
@@ -213,7 +213,7 @@ Status SetMessages::OnWithdrawn(IncomingEntry found, const MessageFrame& frame) 
   return Status::Ok();
 }
 
-// One that came by frames is over.
+// A message that was sent in frames is complete.
 void SetMessages::ClearNext(int from_rank) {
   Peer& peer = PeerAt(from_rank);
   --peer.coming;

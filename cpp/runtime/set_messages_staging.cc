@@ -88,7 +88,7 @@ bool SetMessages::BeginStaged(IncomingEntry entry) {
   incoming.staged = areas->Receive(peer, static_cast<int64_t>(incoming.source.area),
                                    {message.place(), message.envelope.bytes});
   if (incoming.staged == nullptr) {
-    ReadNext(peer);  // nothing may be staged whose end they could wait for
+    ReadNext(peer);  // then no message may stay behind a staged one
     return false;
   }
   MessageFrame frame;
@@ -123,13 +123,13 @@ bool SetMessages::ReadStaged(int peer, Incoming& incoming) {
     if (const size_t taken = reader.TakeStaged(); taken > 0) {
       moved += taken;
       incoming.waits_since_ns = 0;
-      // The sender sleeps if its cells were full for a long time.
+      // The sender sleeps if its cells have been full for a long time.
       if (reader.LeavesSome()) transport_.Ring(peer);
       continue;
     }
     auto piece = reader.NextUnread(false);
     if (!piece) {
-      // The sender is copying the last ones.
+      // The sender is copying the last pieces.
       const int64_t now = MonotonicNanoseconds();
       if (incoming.waits_since_ns == 0) incoming.waits_since_ns = now;
       if (now - incoming.waits_since_ns < kPatienceNs) return true;

@@ -19,7 +19,7 @@ constexpr size_t kMost = 16;
 // (docs/algorithms.md).
 constexpr int64_t kTwoHopsBytes = 32 * 1024;
 
-// H hosts that send each other everything send (H-1) (H-2)/H times its bytes more than they had to.
+// If H hosts send to each other, each sends (H-1) (H-2)/H times the data more than necessary.
 int64_t MostBytes(int64_t configured, const PostRoutes& routes) {
   const auto hosts = static_cast<int64_t>(routes.speakers().size());
   if (hosts <= 2) return configured;
@@ -110,7 +110,7 @@ Status SetPosts::OnFrame(int from_rank, std::span<const std::byte> payload, doub
 Result<Token> SetPosts::End() {
   if (!table_.HasOwn()) return kNoToken;
   Operation* const operation = pending_.Find(own_);
-  // Some member has reported it.
+  // Or a member has reported it instead.
   if (operation == nullptr || operation->planned_at != 0 || !control_.member().HasPosted()) {
     table_.ForgetOwn();
     return kNoToken;
@@ -139,7 +139,7 @@ Result<bool> SetPosts::EndAsMember(const Operation& operation) {
   return true;
 }
 
-// In two parts, as the planned operation is (hosts_allreduce.h), so that the bits are the same.
+// In two parts, like the planned operation (hosts_allreduce.h), so that the bits are equal.
 Result<bool> SetPosts::EndAsSpeaker(const Operation& operation) {
   const Signature& signature = operation.request.signature;
   const bool has_values = !operation.tensors.empty();
@@ -168,7 +168,7 @@ Result<bool> SetPosts::EndAsSpeaker(const Operation& operation) {
   return true;
 }
 
-// Whose host's speaker has the result.
+// The speaker of this member's host sends the result.
 Result<bool> SetPosts::EndAsListener(const Operation& operation) const {
   if (!table_.HasAll(routes_.targets())) return false;
   if (operation.tensors.empty()) return true;

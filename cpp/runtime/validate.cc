@@ -94,7 +94,7 @@ std::string ShapeText(int64_t rows, const TensorSpec& spec) {
   return text + ")";
 }
 
-// Whether there is such an operation; between whom is not known yet.
+// Whether Adasum supports the operation; its set is checked later.
 Status ValidateAdasum(const Operation& operation) {
   const Signature& signature = operation.request.signature;
   if (signature.kind != OpKind::kAllreduce) {

@@ -1,4 +1,4 @@
-// In which order device operations are launched: a rank's view, and a coordinator's part.
+// The order in which device operations are launched: the rank's side and the coordinator's.
 
 #include <pybind11/stl.h>
 

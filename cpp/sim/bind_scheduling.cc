@@ -1,4 +1,4 @@
-// What the coordinator is composed of, each on its own.
+// The components of the coordinator, each on its own.
 
 #include <pybind11/stl.h>
 
@@ -67,7 +67,7 @@ class NamedNegotiator {
  public:
   explicit NamedNegotiator(uint32_t size) : negotiator_(size) {}
 
-  // The unit, and whether it is ready.
+  // Returns the unit, and whether it is ready.
   std::pair<UnitId, bool> Report(uint32_t member, const std::string& name,
                                  const Signature& signature) {
     const UnitKey key{names_.Acquire(name), 0};
@@ -101,7 +101,7 @@ class NamedSlotTable {
  public:
   explicit NamedSlotTable(size_t capacity) : table_(capacity) {}
 
-  // The slot, and those that were retired for it.
+  // Returns the slot, and those that were retired for it.
   std::pair<std::optional<uint32_t>, std::vector<uint32_t>> Assign(const std::string& name,
                                                                    const Signature& signature,
                                                                    uint64_t sequence) {

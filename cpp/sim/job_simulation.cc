@@ -83,7 +83,7 @@ double JobSimulation::Random() {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-// Runs what the rank's core does, and lets its processor be busy for as long.
+// Runs the function of the rank's core, and charges its duration to the rank's processor.
 template <typename Function>
 void JobSimulation::Charge(uint32_t rank, Function function) {
   const double begin = model_.measure ? ProcessorSeconds() : 0;
@@ -94,13 +94,13 @@ void JobSimulation::Charge(uint32_t rank, Function function) {
   if (rank == model_.ranks - 1) cost_.member_core_seconds += seconds;
 }
 
-// A rank that is not real takes as long as the one that stands for it.
+// A simulated rank takes as long as the real one that represents it.
 void JobSimulation::ChargeLike(uint32_t rank, double seconds) {
   nodes_[rank].processor += seconds;
   if (rank == model_.ranks - 1) cost_.member_core_seconds += seconds;
 }
 
-// When the last byte is at the other end.
+// Returns when the last byte arrives.
 double JobSimulation::Send(uint32_t from, uint32_t to, size_t bytes) {
   Node& node = nodes_[from];
   if (from == 0) ++cost_.coordinator_messages;
@@ -129,7 +129,7 @@ void JobSimulation::Receive(uint32_t from, uint32_t to, double arrival, size_t b
   node.processor = std::max(node.processor, node.receiving) + model_.message_seconds;
 }
 
-// Before the step's time begins: what a framework spends on its calls is not the control plane's.
+// Before the timed step: the framework's calls are not part of the control plane.
 void JobSimulation::Submit() {
   for (Member& member : members_) {
     for (uint32_t i = 0; i < model_.tensors; ++i) {
@@ -141,7 +141,7 @@ void JobSimulation::Submit() {
   }
 }
 
-// Of every real member; the ranks that the last one stands for take as long.
+// Every real member reports; the ranks that the last one represents take as long.
 void JobSimulation::MakeReports() {
   double seconds = 0;
   for (uint32_t i = 0; i < model_.ranks; ++i) {
@@ -158,7 +158,7 @@ void JobSimulation::MakeReports() {
   }
 }
 
-// From the leaves up: what a rank sends can only come after all that it receives. Its own reports
+// From the leaves up, because a rank's message may depend on all that it receives. Its own reports
 // come first.
 Status JobSimulation::Collect() {
   for (uint32_t rank = model_.ranks; rank-- > 0;) {
@@ -238,7 +238,8 @@ void JobSimulation::PassOn(uint32_t rank) {
   }
 }
 
-// What is published is executed at once: the step's time is that of the control plane alone.
+// Entries are executed as soon as they are published, so that the step's time is that of the
+// control plane only.
 Status JobSimulation::Publish() {
   while (coordinator_.HasWork()) {
     std::vector<PlanEntry> plan;

@@ -1,9 +1,9 @@
-# What depends on the processor, compiled for another one (cmake/arm64.cmake) and run by its emulator. GoogleTest is
-# compiled from its sources, which Debian's package googletest has.
+# The tests of architecture-specific code, cross-compiled (cmake/arm64.cmake) and run in an emulator. GoogleTest is
+# built from the sources in Debian's package googletest.
 include(GoogleTest)
 add_subdirectory(/usr/src/googletest googletest EXCLUDE_FROM_ALL)
 
-# Of the collectives the arithmetic alone: the rest is the same on all processors.
+# Of the collectives, only the arithmetic depends on the processor.
 foreach(arithmetic adasum fold encoding)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/collectives/${arithmetic}.cc
        ${PROJECT_SOURCE_DIR}/cpp/collectives/${arithmetic}_*.cc)

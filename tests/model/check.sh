@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the models in this folder with spin: each must hold, and each of its variants that are wrong
-# on purpose (the -DBROKEN_… named in its first comment) must be caught.
+# Checks the models in this folder with spin: each must hold, and spin must find an error in each of
+# its deliberately broken variants (the -DBROKEN_… in its first comment).
 set -eu
 models=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

@@ -2,14 +2,14 @@
  * The doorbell (cpp/transport/memory/doorbell.h): two senders, one sleeper, no lost wake-up.
  *
  * All operations of the code are sequentially consistent, so each is one atomic step here. A sender
- * stores its news, loads the sleeping flag, and, if it is the one that takes the flag down, signals
- * the eventfd. The sleeper sets the flag, looks once more, sleeps until the eventfd is readable,
- * clears the flag and drains.
+ * stores its data, loads the sleeping flag, and, if it is the one that clears the flag, signals the
+ * eventfd. The sleeper sets the flag, checks once more, sleeps until the eventfd is readable, clears
+ * the flag and drains.
  *
- * A lost wake-up is a sleeper that waits for ever on an eventfd that nobody signals: spin reports it
- * as an invalid end state. Variants that are wrong on purpose, to show that the model would see it:
- *   -DBROKEN_LOOK_FIRST    the sleeper looks before it sets the flag
- *   -DBROKEN_FLAG_FIRST    a sender looks at the flag before it stores its news
+ * After a lost wake-up the sleeper waits forever on an eventfd that nobody signals: spin reports this
+ * as an invalid end state. Deliberately broken variants, which the model must detect:
+ *   -DBROKEN_LOOK_FIRST    the sleeper checks before it sets the flag
+ *   -DBROKEN_FLAG_FIRST    a sender checks the flag before it stores its data
  */
 #define SENDERS 2
 #define NEWS 2 /* of each sender */

@@ -1,16 +1,16 @@
 /*
  * Offered messages (cpp/core/message_frames.h, cpp/runtime/set_messages.h): the receiver reads a
- * message where its sender has it, or asks for it in frames. Once a send has ended its caller writes
- * into that memory, the next message say. It may end in the middle, when the set fails at the sender,
- * which answers nothing any more; the receiver hears of that later. Or the sender can't bring what it
- * is asked for to where it could be sent from, and withdraws it.
+ * message from its sender's memory, or requests it in frames. Once a send has ended, its caller may
+ * overwrite that memory. A send may end early because the set fails at the sender, which then no
+ * longer answers; the receiver learns of that later. Or the sender can't copy a requested message to
+ * memory that it could be sent from, and withdraws it.
  *
- * Spin shows that a receive that ends well has its message, and that all operations end.
+ * Spin shows that a successful receive has its message, and that all operations end.
  *
- * Variants that are wrong on purpose:
- *   -DBROKEN_BELIEVES   the receiver doesn't wait for what the sender says to what was read
- *   -DBROKEN_ANSWERS    a sender whose operation has ended answers all the same
- *   -DBROKEN_SILENT     a sender withdraws a message and doesn't say so
+ * Deliberately broken variants:
+ *   -DBROKEN_BELIEVES   the receiver doesn't wait for the sender's confirmation of a read
+ *   -DBROKEN_ANSWERS    a sender confirms although its operation has ended
+ *   -DBROKEN_SILENT     a sender withdraws a message without notifying the receiver
  */
 #define MESSAGES 2
 #define CALLERS 9 /* what is written after the end */

@@ -1,22 +1,22 @@
 /*
  * Posts between hosts (cpp/core/post_routes.h, post_table.h, post_box.h): two hosts of two members,
- * {0, 1} and {2, 3}. 0 and 2 are the speakers, 0 the coordinator too. Each member posts or reports
- * each operation, one after the other; whichever they choose, each operation ends once on each
- * member, and on all in the same way: with everybody's posts, or by the plan.
+ * {0, 1} and {2, 3}. 0 and 2 are the speakers, and 0 is also the coordinator. Each member posts or
+ * reports each operation, one after the other. Whatever they choose, each operation ends once on each
+ * member, and in the same way on all: by all members' posts, or by the plan.
  *
- * Links are FIFO and nothing else. A report does not say which use of a name it is: the coordinator
- * counts what the member has said before, so that posts and reports of a member must come in order.
- * Variants that are wrong on purpose, to show that the model would see it:
- *   -DBROKEN_HOST      a speaker posts for its host before all of the host have posted
- *   -DBROKEN_ORDER     posts are told to the coordinator past the reports
- *   -DBROKEN_SILENCE   a speaker that has not posted does not tell of its host's posts
+ * Links are only FIFO. A report does not contain the use of its name: the coordinator counts the
+ * member's earlier ones, so that a member's posts and reports must arrive in order.
+ * Deliberately broken variants, which the model must detect:
+ *   -DBROKEN_HOST      a speaker posts for its host before all of its members have posted
+ *   -DBROKEN_ORDER     posts reach the coordinator ahead of reports
+ *   -DBROKEN_SILENCE   a speaker that has not posted does not forward its host's posts
  */
 #define OPERATIONS 2
 #define ROOM 6
 
 mtype = { POST, HOST, RESULT, REPORT, PLAN };
 
-/* what, of which member, which operation */
+/* kind, member, operation */
 chan from1 = [ROOM] of { mtype, byte, byte };  /* 1 to 0 */
 chan from3 = [ROOM] of { mtype, byte, byte };  /* 3 to 2 */
 chan from2 = [ROOM] of { mtype, byte, byte };  /* 2 to 0 */
@@ -53,7 +53,7 @@ inline Count(member, operation, is_post) {
   fi
 }
 
-/* Of a member that is no speaker. */
+/* For a member that is not a speaker. */
 proctype Listener(byte me; chan out; chan in) {
   byte k;
   do
@@ -70,7 +70,7 @@ proctype Listener(byte me; chan out; chan in) {
   od
 }
 
-/* What speakers share: `own` says whether their present operation is posted (1) or reported (2). */
+/* Shared by speakers. `own`: whether their current operation is posted (1) or reported (2). */
 inline Speak(me, far, near) {
   if
   :: own == 1 && !told && (heard > ended[me]
@@ -86,8 +86,8 @@ inline Speak(me, far, near) {
   fi
 }
 
-/* Which posts of an operation a speaker has is a number: the operations before it have ended, with
- * posts or without. */
+/* A speaker's posts are a number, because all operations before that one have ended, with posts or
+ * without. */
 proctype Coordinator() {
   byte k; byte member; byte operation;
   byte own; bool told; byte heard; byte hosts;

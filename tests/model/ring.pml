@@ -1,15 +1,15 @@
 /*
  * The control ring (cpp/transport/memory/spsc_ring.h, frame_stream.h): one producer, one consumer,
- * both of which sleep when they can't go on.
+ * both of which sleep when they can't continue.
  *
- * The producer has more to send than the ring holds. When it finds no space it raises `waits`, looks
- * again, and then goes to sleep as every rank does (arm, look once more, sleep); the consumer rings it after freeing space only if
- * `waits` is up. Doorbells are those of doorbell.pml. Spin shows that nobody sleeps for ever, that
- * the order is kept and that the ring never holds more than it can.
+ * The producer has more to send than the ring holds. When it finds no space it sets `waits`, checks
+ * again, and then sleeps like every rank (arm, check once more, sleep). After freeing space, the
+ * consumer rings the producer only if `waits` is set. Doorbells are those of doorbell.pml. Spin shows
+ * that neither sleeps forever, that the order is kept and that the ring never overflows.
  *
- * Variants that are wrong on purpose:
- *   -DBROKEN_WAITS_LATE    the producer raises `waits` after its last look
- *   -DBROKEN_WAITS_FIRST   the consumer looks at `waits` before it frees the space
+ * Deliberately broken variants:
+ *   -DBROKEN_WAITS_LATE    the producer sets `waits` after its last check
+ *   -DBROKEN_WAITS_FIRST   the consumer checks `waits` before it frees the space
  */
 #define CAPACITY 2
 #define TOTAL 6

@@ -2,15 +2,15 @@
  * Staging (cpp/transport/memory/staging.h): a message is copied by both ranks at once, through cells
  * of an area that serves one message after the other.
  *
- * The receiver takes what is staged and reads the rest itself, from the end on, one or several
- * pieces at once, in any order of these; it may give a message up at any time and go on to the next one, of which the sender hears
- * later. The sender may stop at any time. Spin shows that the receiver takes no cell but of this use and
- * this piece, and that none is written again while it is being taken.
+ * The receiver takes staged pieces and reads the rest itself, starting from the end, one or several
+ * pieces at a time, in any order. It may abandon a message at any time and continue with the next one;
+ * the sender learns of that later. The sender may stop at any time. Spin shows that the receiver only
+ * takes cells of this use and piece, and that no cell is overwritten while it is being read.
  *
- * Variants that are wrong on purpose:
- *   -DBROKEN_STAGED_EARLY    the sender says that a piece is there before it is
- *   -DBROKEN_EMPTIED_EARLY   the receiver says that a cell is free before it has taken all of it
- *   -DBROKEN_NO_USE          the receiver doesn't look at what use a counter is of
+ * Deliberately broken variants:
+ *   -DBROKEN_STAGED_EARLY    the sender announces a piece before it is complete
+ *   -DBROKEN_EMPTIED_EARLY   the receiver frees a cell before it has read all of it
+ *   -DBROKEN_NO_USE          the receiver ignores the use that a counter belongs to
  */
 #define PIECES 3
 #define CELLS 2

@@ -8,9 +8,9 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start be interrupted.
+    """Let processes that tests start be interrupted.
 
-    What runs in the background of a script is told to ignore SIGINT, and passes that on.
+    The shell makes background processes ignore SIGINT, and their children inherit that.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,5 +18,5 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name for operations that no other test uses, so that a failed test leaves no trace."""
+    """A name for operations that no other test uses, so that a failed test can't affect others."""
     return request.node.nodeid

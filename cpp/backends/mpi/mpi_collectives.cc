@@ -55,7 +55,7 @@ bool IsReducedByMpi(const Reduction& reduction) {
   switch (reduction.dtype) {
     case DataType::kFloat32:
     case DataType::kFloat64:
-      // MPI does not say what its minimum of NaN is.
+      // MPI does not define the minimum or maximum of NaN.
       return reduction.op != ReduceOp::kMin && reduction.op != ReduceOp::kMax;
     case DataType::kUint8:
     case DataType::kInt8:
@@ -69,16 +69,16 @@ bool IsReducedByMpi(const Reduction& reduction) {
   }
 }
 
-// MPI counts in int, and a reducescatter can't be cut.
+// MPI counts in int, and a reducescatter can't be split.
 bool IsCountedByInt(const FusedOperation& operation) {
   int64_t bytes = 0;
   for (const FusedPiece& piece : operation.pieces) bytes += piece.bytes;
   return bytes / static_cast<int64_t>(SizeOf(operation.reduction.dtype)) <= INT_MAX;
 }
 
-// What MPI reads and writes until an operation is done. It is not the tensors' memory: MPI wants it
-// contiguous, and can't take an operation back, so that it may still write where a failed one's
-// tensors are long gone.
+// The buffer that MPI reads and writes until an operation is done. It is separate from the tensors:
+// MPI needs contiguous memory, and can't cancel an operation, so it may still write when the
+// tensors of a failed operation have been freed.
 struct MpiBucket {
   OwnedBytes data;
   std::vector<int> counts;  // elements for each rank (reducescatter)
@@ -127,7 +127,7 @@ class MpiCollective final : public Collective {
   bool IsReduced() const { return operation_.kind != OpKind::kBroadcast; }
   bool IsScattered() const { return operation_.kind == OpKind::kReducescatter; }
   bool IsRoot() const { return MemberAt(comm_->rank()) == operation_.root; }
-  // The members of the set may have other numbers in a communicator of the user's.
+  // Members may have other ranks in a user's communicator.
   uint32_t MemberAt(int rank) const { return communicator_->MemberOf(rank); }
   int RankOfRoot() const {
     int rank = 0;
@@ -156,7 +156,7 @@ class MpiCollective final : public Collective {
     return {};
   }
 
-  // Each rank's rows of all pieces, one rank after the other.
+  // For each rank in turn: its rows of all pieces.
   void PackByRank() {
     std::byte* to = bucket_->data.get();
     for (int rank = 0; rank < comm_->size(); ++rank) {
@@ -180,7 +180,7 @@ class MpiCollective final : public Collective {
     }
   }
 
-  // MPI counts in int: what is larger is done in several turns (never a reducescatter).
+  // MPI counts in int: larger buckets take several calls (never a reducescatter).
   Status Begin() {
     const MpiHandles& handles = mpi_->handles();
     const int64_t count = std::min<int64_t>((bytes_ - begun_) / unit(), INT_MAX);
@@ -208,7 +208,7 @@ class MpiCollective final : public Collective {
     return {};
   }
 
-  // A fold of one operand is what remains of an average: divisor and scale.
+  // A fold of one operand applies the rest of an average: divisor and scale.
   void Unpack() {
     const std::byte* from = bucket_ == nullptr ? nullptr : bucket_->data.get();
     for (const FusedPiece& piece : operation_.pieces) {
@@ -228,10 +228,10 @@ class MpiCollective final : public Collective {
   const std::shared_ptr<MpiSetCommunicator> communicator_;
   FusedOperation& operation_;
   const MpiLibrary* mpi_ = nullptr;
-  MpiCommunicator* comm_ = nullptr;  // null until it is made
+  MpiCommunicator* comm_ = nullptr;  // null until it is created
   std::unique_ptr<MpiBucket> bucket_;
   int64_t bytes_ = 0;
-  int64_t begun_ = 0;  // of them
+  int64_t begun_ = 0;  // of bytes_
   MpiHandle request_ = 0;
   bool in_flight_ = false;
 };

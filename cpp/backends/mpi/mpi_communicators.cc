@@ -20,7 +20,7 @@ std::vector<uint32_t> InOrder(size_t size) {
   return members;
 }
 
-// Which of the set's ranks each rank of a user's communicator is.
+// The index in the set of each rank of a user's communicator.
 Result<std::vector<uint32_t>> FindMembers(MpiCommunicator& comm, int self,
                                           std::span<const int> ranks, const Deadline& deadline) {
   const auto all = comm.AllGather(std::as_bytes(std::span(&self, 1)), deadline);
@@ -73,7 +73,7 @@ MpiCommunicators::~MpiCommunicators() {
   const bool is_done =
       state_->changed.wait_for(lock, kCloseTimeout, [this] { return state_->is_done; });
   if (is_done) return;
-  // A rank has gone without making a communicator that this one waits for in MPI.
+  // A rank has left without creating a communicator that this one waits for in MPI.
   state_->parent->mpi().ExitWithoutFinalize();
   MpiLibrary::Keep(std::move(thread_));
 }

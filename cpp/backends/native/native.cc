@@ -33,7 +33,7 @@ std::vector<AllgatherItem> Items(const FusedOperation& operation) {
   return items;
 }
 
-// What moves data, of members in the order of the set.
+// Operations that move data, with members in the order of the set.
 std::unique_ptr<Collective> StartMovement(Exchange& exchange, FusedOperation& operation) {
   const uint32_t root = operation.PositionOf(operation.root);
   switch (operation.kind) {

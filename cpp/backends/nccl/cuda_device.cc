@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kSmallestPinned = size_t{64} << 10;
 
-// Whose memory is it, for a deleter that only gets an address.
+// The owner of memory, for a deleter that is given only an address.
 struct Allocation {
   CudaDevice* device;
   CudaStreamHandle owner;  // of device memory
@@ -23,7 +23,7 @@ struct Registry {
   std::map<const void*, Allocation> allocations;
 };
 Registry& TheRegistry() {
-  static auto* const registry = new Registry;  // memory may be freed until the process' last moment
+  static auto* const registry = new Registry;  // memory may be freed until the process ends
   return *registry;
 }
 
@@ -149,7 +149,7 @@ Status CudaDevice::PassGate(CudaStreamHandle stream) {
   if (!passed.ok()) return passed.status();
   std::unique_lock lock(mutex_);
   std::swap(gate_, *passed);
-  lock.unlock();  // the event of the last one goes back to the others
+  lock.unlock();  // release the previous event without the lock
   return Status::Ok();
 }
 

@@ -11,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// The first bucket of a lane: what follows depends on what the members agree on.
+// The first bucket of a lane. The members' agreement determines how it continues.
 class ConnectingCollective final : public Collective {
  public:
   using Next = std::function<std::unique_ptr<Collective>()>;
@@ -59,7 +59,7 @@ std::unique_ptr<Collective> DeviceLane::Start(Exchange& exchange, FusedOperation
     turn.Pass();
     return StartThroughHost(*this, exchange, operation);
   };
-  // Joined ranks, which may have no device, take no part in the agreement.
+  // Joined ranks may have no device, so they are left out of the agreement.
   if (is_connected_ || !operation.absent.empty()) return start();
   return std::make_unique<ConnectingCollective>(*this, exchange, [this, start] {
     is_connected_ = true;
@@ -91,7 +91,7 @@ void DeviceLane::End(NcclCommunicator::How how) {
 }
 
 Status WaitForInputs(const DeviceLane& lane, const FusedOperation& operation) {
-  std::map<CudaStreamHandle, const CudaReady*> last;  // of each stream
+  std::map<CudaStreamHandle, const CudaReady*> last;  // per stream
   for (const CudaReady& ready : operation.ready) {
     const CudaReady*& known = last[ready.stream];
     if (known == nullptr || known->serial < ready.serial) known = &ready;

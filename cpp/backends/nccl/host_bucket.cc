@@ -56,7 +56,7 @@ class HostBucket final : public Collective {
       const int64_t bytes = InputBytes(operation_.kind, piece);
       const auto memory = Hold(bytes);
       if (!memory.ok()) return memory.status();
-      // One place for both, except where the result is another part than the input it is made of.
+      // One buffer for both, unless the result has another size than the input.
       const bool apart = operation_.kind == OpKind::kReducescatter;
       const auto result = apart ? Hold(OutputBytes(piece)) : memory;
       if (!result.ok()) return result.status();
@@ -74,7 +74,7 @@ class HostBucket final : public Collective {
     return Status::Ok();
   }
 
-  // Pinned memory until the device has done its part; null for nothing.
+  // Pinned memory that is kept until the device is done; null for no bytes.
   Result<std::byte*> Hold(int64_t bytes) {
     if (bytes == 0) return static_cast<std::byte*>(nullptr);
     auto pinned = lane_.device().AllocatePinned(static_cast<size_t>(bytes));

@@ -98,7 +98,7 @@ LaneHello LaneConnector::OwnHello() const {
 
 Result<Progress> LaneConnector::Step() {
   if (exchange_of_hellos_ != nullptr) {
-    const SealedChunks sealed(exchange_);  // they say where NCCL connects to
+    const SealedChunks sealed(exchange_);  // they contain the address to which NCCL connects
     const auto progress = exchange_of_hellos_->Step();
     if (!progress.ok() || *progress != Progress::kDone) return progress;
     exchange_of_hellos_.reset();

@@ -2,7 +2,7 @@
 
 namespace horoscale {
 
-// What the device still has to do goes on.
+// Work already submitted to the device still runs.
 MessageCopies::~MessageCopies() {
   for (const auto& [key, stream] : streams_) std::get<CudaDevice*>(key)->DestroyStream(stream);
 }

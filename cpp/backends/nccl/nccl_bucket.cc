@@ -20,7 +20,7 @@ class NcclBucket final : public Collective {
 
   Result<Progress> Step() override {
     if (rows_exchange_ != nullptr) {
-      const SealedChunks sealed(exchange_);  // all act on what is told
+      const SealedChunks sealed(exchange_);  // all members act on the received counts
       const auto progress = rows_exchange_->Step();
       if (!progress.ok() || *progress != Progress::kDone) return progress;
       rows_exchange_.reset();
@@ -32,7 +32,7 @@ class NcclBucket final : public Collective {
       HS_RETURN_IF_ERROR(Issue());
       is_issued_ = true;
     }
-    // NCCL launches in a thread of its own where it needs time; the order holds until then.
+    // NCCL may launch later in its own thread; keep the turn until then.
     const auto is_launched = lane_.communicator()->Poll();
     if (!is_launched.ok()) return is_launched.status();
     if (!*is_launched) return Progress::kIdle;
@@ -42,7 +42,8 @@ class NcclBucket final : public Collective {
   }
 
  private:
-  // Each member tells the rows of its inputs (allgather), or what it sends to each (alltoall).
+  // Each member sends the rows of its inputs (allgather), or of its part for each member
+  // (alltoall).
   void StartExchangeOfRows() {
     if (operation_.kind == OpKind::kAlltoall) {
       own_rows_ = operation_.splits;
@@ -137,7 +138,7 @@ class NcclBucket final : public Collective {
   std::vector<int64_t> own_rows_;
   std::vector<AllgatherResult> all_rows_;
   std::unique_ptr<Collective> rows_exchange_;
-  std::byte* buffer_ = nullptr;  // null: NCCL works on the tensors themselves
+  std::byte* buffer_ = nullptr;  // null: NCCL works on the tensors directly
   bool is_issued_ = false;
 };
 

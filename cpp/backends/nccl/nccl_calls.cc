@@ -8,10 +8,10 @@
 namespace horoscale {
 namespace {
 
-// Complex numbers are pairs, truth values are the smallest integers: 0 and 1.
+// Complex numbers are pairs; booleans are the smallest integers: 0 and 1.
 struct NcclType {
   int type = nccl::kUint8;
-  int64_t bytes = 1;  // of one element of NCCL's
+  int64_t bytes = 1;  // of one NCCL element
 };
 
 NcclType TypeOf(DataType dtype) {
@@ -37,7 +37,7 @@ NcclType TypeOf(DataType dtype) {
   }
 }
 
-// For what NCCL does not know.
+// Operators that NCCL lacks.
 constexpr int kNoOperator = -1;
 
 int OperatorOf(const Reduction& reduction) {
@@ -74,7 +74,7 @@ bool IsReducedByNccl(const Reduction& reduction) {
   return reduction.dtype != DataType::kUint16 && reduction.dtype != DataType::kInt16;
 }
 
-// The operator of one group: one of NCCL's own, or a sum of scaled values that is made for it.
+// The operator of one group: one of NCCL's own, or a scaled sum created for it.
 class Operator {
  public:
   Operator(const NcclCommunicator& communicator, const Reduction& reduction)
@@ -122,7 +122,7 @@ class Operator {
   Status status_;
 };
 
-// One group of calls on one communicator and stream. The first failure is kept.
+// One group of calls on one communicator and stream. Keeps the first failure.
 class Group {
  public:
   explicit Group(const NcclCallContext& context)
@@ -166,7 +166,7 @@ class Group {
          "ncclRecv");
   }
 
-  // A group that was started has to be ended, whatever failed in it.
+  // A started group must be ended, even after a failure in it.
   Status End() {
     Keep(call_.ncclGroupEnd(), "ncclGroupEnd");
     return status_;
@@ -187,8 +187,8 @@ class Group {
   Status status_;
 };
 
-// Parts of one tensor that follow each other are one call. Tensors that happen to lie next to each
-// other are not: the plan alone may decide how many calls there are, as all members make the same.
+// Adjacent parts of one tensor are one call. Tensors that happen to be adjacent are not: the number
+// of calls may depend only on the plan, because it must be equal on all members.
 std::vector<FusedPiece> Joined(const std::vector<FusedPiece>& pieces) {
   std::vector<FusedPiece> joined;
   for (const FusedPiece& piece : pieces) {
@@ -216,7 +216,7 @@ void IssueAllreduce(const NcclCallContext& context, const FusedOperation& operat
   }
 }
 
-// NCCL's own operation gives all ranks equally many rows.
+// NCCL's own operation requires equal rows on all ranks.
 void IssueReducescatter(const NcclCallContext& context, const FusedOperation& operation, int op,
                         Group& group) {
   const NcclType type = TypeOf(operation.reduction.dtype);
@@ -289,9 +289,9 @@ void IssueBroadcast(const FusedOperation& operation, Group& group) {
 }  // namespace
 
 bool IsServedByNccl(const FusedOperation& operation) {
-  // What a joined rank has no part in would need its kernel all the same.
+  // NCCL would need a kernel even on joined ranks, which have no data.
   if (!operation.absent.empty()) return false;
-  // NCCL numbers the members by rank.
+  // NCCL orders the members by rank.
   if (!operation.positions.empty() && FollowsOrder(operation.kind)) return false;
   if (operation.kind == OpKind::kGather || operation.kind == OpKind::kScatter) return false;
   return !Reduces(operation.kind) || IsReducedByNccl(operation.reduction);

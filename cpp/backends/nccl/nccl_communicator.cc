@@ -39,7 +39,7 @@ Result<bool> NcclCommunicator::Poll() const {
   return state == nccl::kSuccess;
 }
 
-// A group that was started has to be ended, whatever failed in it. The first failure is kept.
+// A started group must be ended, even after a failure in it. Keeps the first failure.
 Status NcclCommunicator::Launch(std::span<const Transfer> transfers,
                                 CudaStreamHandle stream) const {
   const NcclFunctions& call = library_.call();
@@ -66,8 +66,8 @@ NcclEnding NcclCommunicator::End(How how) {
         Run(library, device, handle, how);
         ended->store(true);
       });
-  // NCCL may never return: nobody joins the thread. Where there is none the communicator is left as
-  // it is, rather than blocked in.
+  // NCCL may never return, so no thread joins this one. Without a thread the communicator leaks,
+  // since destroying it here could block.
   if (thread.ok()) {
     thread->Detach();
   } else {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kSoname[] = "libnccl.so.2";
 
-std::mutex mutex;  // guards the next
+std::mutex mutex;  // guards the next line
 std::vector<std::string>& PackageDirectories() {
   static auto* const directories = new std::vector<std::string>;
   return *directories;
@@ -95,7 +95,7 @@ Result<const NcclLibrary*> NcclLibrary::Find() {
                   path + " is NCCL " + VersionText(version) + ", which is too old: " +
                       VersionText(nccl::kOldestVersion) + " or newer is required");
   }
-  // Never freed: communicators are ended by a thread that may be the process' last.
+  // Never freed: the last thread of the process may be one that destroys a communicator.
   auto* const found = new NcclLibrary;
   if (const char* const missing = LoadFunctions(*library, found->functions_)) {
     return Status(StatusCode::kUnimplemented, path + " has no " + missing);
@@ -115,7 +115,7 @@ Status NcclLibrary::Check(int result, const char* function, NcclCommHandle comm)
 }
 
 std::string NcclLibrary::VersionText(int number) {
-  // Numbered anew with 2.9: 2809 was 2.8.9.
+  // The numbering changed in 2.9: 2809 was 2.8.9.
   const int unit = number < 10000 ? 1000 : 10000;
   return std::to_string(number / unit) + "." + std::to_string(number % unit / 100) + "." +
          std::to_string(number % 100);

@@ -25,7 +25,7 @@ constexpr uint64_t kForeignTag = kDoorbellTag + 2;
 constexpr int64_t kCheckEveryNs = 1'000'000;
 constexpr uint32_t kPollsPerClock = 16;
 
-// How long a process may take to exit after its memory was freed.
+// How long a process may take to exit after its memory has been freed.
 constexpr double kEndSeconds = 0.5;
 
 bool IsReadable(int fd) { return WaitForDescriptor(fd, POLLIN, Deadline::After(0)).ok(); }
@@ -164,7 +164,7 @@ std::byte* ShmTransport::SharedAddress(int rank, int64_t offset, size_t bytes) c
   return AddressInArena(links_.at(rank).memory, offset, bytes);
 }
 
-// While the process lives nobody else has its number.
+// While the process lives, its PID can't be reused.
 bool ShmTransport::ReadMemory(int rank, uint64_t address, std::span<std::byte> into) {
   const ShmLink& link = links_.at(rank);
   if (link.readable_pid == 0 || !link.pidfd.valid()) return false;
@@ -182,7 +182,7 @@ bool ShmTransport::CanReadPrivate(int rank) const {
   return link.readable_pid != 0 && link.pidfd.valid();
 }
 
-// As others read it, at both ends: a tensor lies in one mapping.
+// Reads it as other processes would, at both ends: a tensor is within one mapping.
 bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
   std::byte read;
   for (const std::byte* end : {memory, memory + bytes - 1}) {
@@ -194,9 +194,9 @@ bool ShmTransport::CanBeRead(const std::byte* memory, size_t bytes) const {
 Status ShmTransport::ReadPrivate(int rank, uint64_t address, std::byte* to, size_t bytes) const {
   const ShmLink& link = links_.at(rank);
   const Status status = ReadProcessMemory(link.readable_pid, address, to, bytes);
-  // While the process lives nobody else has its number.
+  // While the process lives, its PID can't be reused.
   if (status.ok() && !IsReadable(link.pidfd.get())) return status;
-  // The memory of a process is freed shortly before its exit is signalled.
+  // A process's memory is freed shortly before its exit is signaled.
   const bool has_ended =
       WaitForDescriptor(link.pidfd.get(), POLLIN, Deadline::After(kEndSeconds)).ok();
   return UnreadableRank(rank, has_ended ? "its process ended" : status.message());
@@ -206,7 +206,7 @@ void ShmTransport::Close(std::span<const std::byte> last_frame, double seconds) 
   SendLast(last_frame, Deadline::After(seconds));
   for (const auto& [peer, link] : links_) {
     Unwatch(link);
-    // Not only close(): a forked child of ours may hold the socket as well.
+    // shutdown() as well as close(), because a forked child may also hold the socket.
     shutdown(link.socket.fd(), SHUT_RDWR);
   }
 }

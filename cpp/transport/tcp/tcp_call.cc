@@ -43,7 +43,7 @@ void TcpCall::Drop() {
     shutdown(dial_->fd(), SHUT_RDWR);
   }
   if (reader_) poller_->Remove(streams_.front().fd());
-  // Not close() alone: a forked child of ours may hold the sockets as well.
+  // shutdown() as well as close(), because a forked child may also hold the sockets.
   for (const ByteStream& stream : streams_) shutdown(stream.fd(), SHUT_RDWR);
   dial_.reset();
   reader_.reset();

@@ -35,7 +35,7 @@ constexpr uint64_t kDoorsTag = uint64_t{1} << 63;
 constexpr uint64_t kOrdersTag = kDoorsTag + 1;
 constexpr uint64_t kEndTag = kDoorsTag + 2;
 
-// Whether a peer that has to wait for us does so.
+// Whether the peer has sent nothing, as it must while it waits for this rank.
 bool IsSilent(ByteStream& stream) {
   std::byte nothing;
   const Result<size_t> got = stream.ReceiveSome({&nothing, 1});
@@ -265,7 +265,7 @@ void TcpLinkMaker::Accept() {
   TcpHelloReader reader(*stream, TcpHelloReader::Awaited::kHello);
   newcomers_.emplace(
       id, Newcomer{stream.TakeValue(), std::move(reader), Deadline::After(kHandshakeSeconds)});
-  Greet(id);  // the hello may have come with the rest
+  Greet(id);  // the hello may already have arrived
 }
 
 void TcpLinkMaker::Greet(uint64_t id) {

@@ -79,7 +79,7 @@ class TcpMeshBuilder {
 
   Status WaitForLinks() {
     if (deadline_.Passed()) {
-      // Wait for calls that fail now, whose errors describe what was tried.
+      // Wait for calls that fail now, because their errors list what was tried.
       const Deadline last_words = Deadline::After(kLastCallSeconds);
       if (WaitForDescriptor(mesh_.maker->fd(), POLLIN, last_words).ok()) return {};
       HS_RETURN_IF_ERROR(Look());

@@ -436,7 +436,7 @@ void TcpTransport::Close(std::span<const std::byte> last_frame, const Deadline& 
   }
   poll_while([this] { return HasUnsent(); });
   for (auto& [rank, link] : links_) {
-    // Not close() alone: a forked child of ours may hold the sockets as well.
+    // shutdown() as well as close(), because a forked child may also hold the sockets.
     for (const Stream& stream : link->streams) shutdown(stream.socket.fd(), SHUT_WR);
   }
 }

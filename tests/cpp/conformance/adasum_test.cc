@@ -1,4 +1,4 @@
-// Adasum over the real exchanges, every rank a thread that knows nothing of the others.
+// Adasum over the real exchanges. Each rank is a thread that shares no state with the others.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 class AdasumTest : public TransportTest {
  protected:
-  // What went wrong, or nothing.
+  // A description of the error, or an empty string.
   std::string Run(testing::AdasumCase& operation, Exchange& exchange, Transport& transport) {
     Inbox inbox;
     const Deadline deadline = Deadline::After(kPatience);

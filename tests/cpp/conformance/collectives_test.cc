@@ -1,4 +1,5 @@
-// The collectives over the real exchanges, every rank a thread that knows nothing of the others.
+// The collectives over the real exchanges. Each rank is a thread that shares no state with the
+// others.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace {
 
 using Cases = std::vector<std::unique_ptr<testing::CollectiveCase>>;
 
-// Runs the cases in order; what went wrong, or nothing.
+// Runs the cases in order. Returns a description of the error, or an empty string.
 std::string RunInOrder(const Cases& cases, Exchange& exchange, Transport& transport) {
   Inbox inbox;
   const Deadline deadline = Deadline::After(kPatience);
@@ -33,14 +34,14 @@ std::string RunInOrder(const Cases& cases, Exchange& exchange, Transport& transp
       std::this_thread::yield();
     }
   }
-  // What this member has sent may still be needed by others.
+  // Other members may still read this member's chunks.
   while (transport.HasUnsent() && !deadline.Passed()) transport.Poll(inbox);
   return {};
 }
 
 class CollectivesTest : public TransportTest {
  protected:
-  // The hosts of the members, as an exchange of theirs says.
+  // The hosts of the members, as reported by the exchange.
   std::vector<uint32_t> Hosts() {
     const std::vector<std::unique_ptr<Exchange>> exchanges = OpenAll({1, 1});
     return {exchanges[0]->hosts().begin(), exchanges[0]->hosts().end()};

@@ -1,4 +1,5 @@
-// Allreduce and reduce into shared memory: the bits of the copying forms, without their copies.
+// Allreduce and reduce in shared memory: the same bits as the copying algorithms, without their
+// copies.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr Reduction kAverageOf3 = {
     .dtype = DataType::kFloat32, .op = ReduceOp::kAverage, .divisor = 3};
-// Elements of the tensors of one fused operation: none, few, odd, more than a block and a step.
+// Element counts of a fused operation's tensors: zero, few, odd, more than a block and a step.
 constexpr int64_t kCounts[] = {5, 0, 100'003, 1, 16, 40'000, 7'777};
 
 // Where a member's tensors are, and where its results go.
@@ -42,7 +43,7 @@ class DirectAllreduceTest : public TransportTest {
     return reinterpret_cast<float*>(*memory);
   }
 
-  // The tensors of a member, with values of its own.
+  // A member's tensors, filled with values that differ by member.
   Tensors MakeTensors(int rank, Where where) {
     std::mt19937 random(static_cast<unsigned>(rank));
     std::uniform_real_distribution<float> values(-1e3f, 1e3f);
@@ -76,8 +77,9 @@ class DirectAllreduceTest : public TransportTest {
     }
   }
 
-  // Runs one allreduce on all members and returns member 0's result, which must be everybody's; or
-  // a reduce and the root's, which leaves the others' tensors as they were.
+  // Runs one allreduce on all members and returns member 0's result, which all members must have;
+  // or a reduce, whose root's result it returns, and which must not change the other members'
+  // tensors.
   std::vector<float> Run(const std::vector<Where>& where, std::optional<uint32_t> root = {}) {
     const auto exchanges = OpenAll();
     std::vector<Tensors> tensors;

@@ -1,5 +1,5 @@
-// Allgather, alltoall, broadcast and reduce-scatter that read members' memory where it is: the
-// results of the copying forms, whatever of it is shared.
+// Allgather, alltoall, broadcast and reduce-scatter that read members' memory in place: the same
+// results as the copying algorithms, whichever tensors are in shared memory.
 
 #include <gtest/gtest.h>
 
@@ -25,13 +25,13 @@ constexpr int64_t kRowBytes = 12;
 using Shared = std::vector<bool>;  // by member: whether its inputs are in shared memory
 const std::vector<Shared> kMixtures = {
     {false, false, false}, {true, true, true}, {true, false, true}, {false, true, false}};
-// Of a member's input: none, few, odd, and more than the direct forms move in a step.
+// Sizes of a member's input: zero, few, odd, and more than the direct algorithms move in a step.
 const std::vector<std::vector<int64_t>> kRows = {
     {0, 0, 0}, {1, 0, 3}, {50'001, 0, 7}, {20'000, 20'000, 20'000}, {100'003, 60'000, 1}};
 
 class DirectMovementTest : public TransportTest {
  protected:
-  // Memory of a member, with a pattern of its own.
+  // A member's memory, with a pattern that differs by member.
   std::byte* Input(int member, int64_t bytes, bool shared, uint32_t seed) {
     std::byte* memory = nullptr;
     const auto size = static_cast<size_t>(bytes);
@@ -54,7 +54,7 @@ class DirectMovementTest : public TransportTest {
 
   using Maker = std::function<std::unique_ptr<Collective>(Exchange& exchange)>;
 
-  // One thread for each member, which knows nothing of the others.
+  // One thread per member, which shares no state with the others.
   void RunAll(const Maker& make) {
     if (exchanges_.empty()) exchanges_ = OpenAll();
     std::vector<std::thread> members;
@@ -76,7 +76,7 @@ class DirectMovementTest : public TransportTest {
   }
   void StartAnew() {
     exchanges_.clear();
-    // Private memory is read beyond 16 chunks.
+    // Private memory is read directly only beyond 16 chunks.
     Start(kMembers, {.banks = {.chunk_bytes = kChunkBytes, .banks = 4}});
   }
 
@@ -94,7 +94,7 @@ TEST_P(DirectMovementTest, Allgather) {
   StartAnew();
   for (const Shared& shared : kMixtures) {
     for (const std::vector<int64_t>& rows : kRows) {
-      // Two tensors: the second has its rows in another order of members.
+      // Two tensors; the second orders its rows by member differently.
       std::vector<std::vector<AllgatherItem>> items(kMembers);
       std::vector<std::byte> expected[2];
       std::vector<std::vector<std::byte>> room(kMembers);
@@ -167,7 +167,7 @@ TEST_P(DirectMovementTest, AlltoallInACircle) {
     RunAll([&](Exchange& exchange) {
       const uint32_t m = exchange.self();
       std::vector<int64_t> splits(kMembers);
-      splits[(m + 1) % kMembers] = kBytes;  // to the next one alone
+      splits[(m + 1) % kMembers] = kBytes;  // to the next one only
       return MakeAlltoall(exchange, {inputs[m], 1, splits, &results[m]});
     });
     for (int m = 0; m < kMembers; ++m) {
@@ -314,7 +314,8 @@ TEST_P(DirectMovementTest, PrivateMemoryIsReadWhereItIsLarge) {
   }
 }
 
-// A member that gives up may change its tensors at once: nobody takes what it reads there then.
+// A member that gives up may change its tensors at once: peers must discard what they read from
+// then on.
 TEST_P(DirectMovementTest, WhatAMemberWithdrawsIsNotAResult) {
   for (const bool shared : {true, false}) {
     StartAnew();
@@ -328,7 +329,7 @@ TEST_P(DirectMovementTest, WhatAMemberWithdrawsIsNotAResult) {
           *exchanges_[at],
           {{{Input(m, rows * kRowBytes, shared, 1), rows, kRowBytes}}, &results[at]}));
     }
-    // Member 2 tells where its rows are, and then fails.
+    // Member 2 announces where its rows are, then fails.
     ASSERT_TRUE(members[2]->Step().ok());
     exchanges_[2]->Withdraw();
     members[2].reset();
@@ -342,7 +343,7 @@ TEST_P(DirectMovementTest, WhatAMemberWithdrawsIsNotAResult) {
   }
 }
 
-// Bytes that a member announces where it has none.
+// A member announces bytes outside its memory.
 TEST_P(DirectMovementTest, ImpossiblePlacesAreRefused) {
   StartAnew();
   exchanges_ = OpenAll();

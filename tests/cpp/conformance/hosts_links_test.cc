@@ -1,5 +1,5 @@
-// Links between hosts that are made when they are needed first, and losses that are told to ranks
-// which have no link to the lost one.
+// Links between hosts that are made on first use, and notices of a lost rank to ranks that have no
+// link to it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ class HostsLinksTest : public ::testing::Test {
     return std::any_of(InboxOf(rank).lost.begin(), InboxOf(rank).lost.end(),
                        [lost](const auto& one) { return one.first == lost; });
   }
-  // Whether all that are there have been told of all that are not, each once.
+  // Whether every live rank has been notified of every lost one exactly once.
   bool AllKnowWhoIsGone() {
     for (int rank = 0; rank < size(); ++rank) {
       if (!gone_.contains(rank) && InboxOf(rank).lost.size() < gone_.size()) return false;
@@ -154,12 +154,12 @@ TEST_F(HostsLinksTest, AChunkLinksItsReadersAlone) {
   EXPECT_THAT(Linked(0), Contains(6));
   EXPECT_THAT(Linked(0), Not(Contains(5)));
   EXPECT_THAT(Linked(0), Not(Contains(15)));
-  // The bank is free again when its one reader has released it.
+  // The bank is free once its only reader has released it.
   for (auto& exchange : exchanges) exchange->Release(0);
   EXPECT_TRUE(PollUntil([&] { return exchanges[0]->Reserve(4) != nullptr; }));
 }
 
-// Both sides of each pair begin at once, and say more while the link is being made.
+// Both sides of each pair begin at the same time, and send more while the link is being made.
 TEST_F(HostsLinksTest, FramesOfCrossingCallsArriveOnceAndInOrder) {
   for (int round = 0; round < 5; ++round) {
     if (round > 0) Start(kSize, kRanksOfHost);
@@ -206,7 +206,7 @@ TEST_F(HostsLinksTest, TheLossOfAHostIsToldEverywhereOnce) {
   ExpectLossesOfAll();
 }
 
-// The ranks that would tell are lost as well, one of each host among them.
+// The ranks that would send the notices are lost as well, among them one on each host.
 TEST_F(HostsLinksTest, LossesAreToldAlsoWhereThoseAreLostThatSawThem) {
   for (const int rank : {0, 4, 5, 6, 8, 12}) Lose(rank);
   ExpectLossesOfAll();
@@ -237,7 +237,8 @@ TEST_F(HostsLinksTest, ARankThatIsLostWhileItIsCalledIsLostForTheCaller) {
   EXPECT_FALSE(At(0).HasUnsent());
 }
 
-// Ranks that hear of a host from one of its ranks hear from another one when that is lost.
+// Ranks that get another host's notices from one of its ranks get them from another one when that
+// is lost.
 TEST_F(HostsLinksTest, ARepresentativeThatIsLostIsReplaced) {
   Start(6, 3);  // two hosts: links 0-3, 1-4, 2-5
   Lose(3);
@@ -255,7 +256,8 @@ TEST_F(HostsLinksTest, ARepresentativeThatIsLostIsReplaced) {
   ExpectLossesOfAll();
 }
 
-// The survivor of one host has no link to the other host's while its fellows are lost.
+// While its neighbours are lost, the last rank of one host has no link to the last rank of the
+// other.
 TEST_F(HostsLinksTest, WhoIsLinkedAnewIsToldOfEarlierLosses) {
   Start(8, 4);  // two hosts: links 0-4, 1-5, 2-6, 3-7
   for (const int rank : {1, 2, 3, 4, 5, 6}) Lose(rank);
@@ -266,7 +268,7 @@ TEST_F(HostsLinksTest, WhoIsLinkedAnewIsToldOfEarlierLosses) {
 
 TEST_F(HostsLinksTest, ARankThatCanNotBeReachedIsLostForItsCallerAlone) {
   Start(kSize, kRanksOfHost, 2);
-  Lose(11);  // of which nobody tells: the ranks of its host are not polled
+  Lose(11);  // nobody sends a notice: the ranks of its host are not polled
   At(1).Send(11, {FrameKind::kReport, {}}, Pattern(9, 9));
   EXPECT_THAT(At(1).AwaitLinks(kPatience), ElementsAre(11)) << "the frame is not delivered";
   At(2).Send(11, {FrameKind::kReport, {}}, Pattern(9, 9));
@@ -303,7 +305,7 @@ TEST_F(HostsLinksTest, TheEndIsNotAwaitedForLong) {
   EXPECT_THAT(At(1).AwaitLinks(0.05), ElementsAre(11));
 }
 
-// A thread that sleeps in its transport hears of a loss that others tell of.
+// A notice of a loss wakes a thread that sleeps in its transport.
 TEST_F(HostsLinksTest, ASleeperIsWokenByALossThatItIsTold) {
   Inbox& inbox = InboxOf(0);
   bool is_told = false;
@@ -327,7 +329,7 @@ TEST_F(HostsLinksTest, ASleeperIsWokenByALossThatItIsTold) {
   EXPECT_TRUE(is_told);
 }
 
-// Who does nothing is asked to look when it may have to tell others.
+// An idle rank is asked to poll when it may have to notify others.
 TEST_F(HostsLinksTest, AnIdleRankIsCalledWhenARankOfItsHostIsLost) {
   for (const int lost : {6, 1}) {  // on its own host, and at the other end of a link
     std::atomic<bool> called{false};
@@ -337,7 +339,7 @@ TEST_F(HostsLinksTest, AnIdleRankIsCalledWhenARankOfItsHostIsLost) {
     const Deadline deadline = Deadline::After(kPatience);
     while (!called.load() && !deadline.Passed()) std::this_thread::yield();
     EXPECT_TRUE(called.load());
-    At(5).Poll(InboxOf(5));  // one look is enough
+    At(5).Poll(InboxOf(5));  // one poll is enough
     EXPECT_TRUE(HasLost(5, lost));
     At(5).CallOnEnd(nullptr);
   }

@@ -14,7 +14,7 @@ namespace horoscale {
 class HostsWorld final : public TransportWorld {
  public:
   struct Hosts {
-    int ranks = 1;  // of each
+    int ranks = 1;  // per host
     uint32_t data_streams = 1;
     bool encrypt = false;
     double silence_seconds = 30;
@@ -24,7 +24,7 @@ class HostsWorld final : public TransportWorld {
   void Lose(int rank) override { endpoints_.at(static_cast<size_t>(rank)).reset(); }
 
   const std::vector<uint32_t>& hosts() const { return hosts_; }
-  // The part of a rank's transport that reaches other hosts.
+  // The part of a rank's transport that connects it to other hosts.
   TcpTransport& Far(int rank) { return *far_.at(static_cast<size_t>(rank)); }
 
  private:

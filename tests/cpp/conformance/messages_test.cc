@@ -1,4 +1,5 @@
-// Sends and receives over every transport: sizes, crossing pairs, and memory of each sort.
+// Sends and receives over every transport: sizes, pairs that send to each other, and all kinds of
+// memory.
 #include <deque>
 #include <numeric>
 #include <random>
@@ -10,7 +11,7 @@
 namespace horoscale {
 namespace {
 
-// Hands what comes to a rank's messages.
+// Passes incoming frames to a rank's messages.
 class MessageSink final : public TransportSink {
  public:
   explicit MessageSink(SetMessages& messages) : messages_(messages) {}
@@ -63,7 +64,7 @@ class MessagesOverTransport : public TransportTest {
     ASSERT_TRUE(messages.Step().ok());
   }
 
-  // Drives all ranks until everything that was begun is done.
+  // Drives all ranks until all operations have ended.
   void Finish() {
     Drive(operations_);
     for (const auto& messages : messages_) EXPECT_EQ(messages->num_kept(), 0u);
@@ -85,7 +86,7 @@ class MessagesOverTransport : public TransportTest {
     return reinterpret_cast<StagingControl*>(area)->begun.load() != 0;
   }
 
-  // One that leaves the message where it is, and what gives it back.
+  // A receive that leaves the message in place, and the operation that gives it back.
   OperationPtr View(int rank, int peer, int64_t tag, size_t bytes) {
     auto operation = std::make_shared<Operation>();
     operation->token = next_token_++;
@@ -111,11 +112,11 @@ class MessagesOverTransport : public TransportTest {
   const SetPlace place_{kChannel, {0}, 0};
   MessageLaunches launches_{order_, place_, [] { return static_cast<const DeviceLane*>(nullptr); },
                             [](const OperationPtr&) {}};
-  std::deque<SetPlace> places_;  // of each rank
+  std::deque<SetPlace> places_;  // per rank
   std::vector<std::unique_ptr<SetMessages>> messages_;
   std::vector<OperationPtr> operations_;
   Token next_token_ = 1;
-  StatusCode expected_ = StatusCode::kOk;  // of all that ends
+  StatusCode expected_ = StatusCode::kOk;  // of all operations that end
 };
 
 TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
@@ -132,7 +133,7 @@ TEST_P(MessagesOverTransport, EverybodyToEverybodyInEverySize) {
       for (const size_t bytes : kSizes) {
         sent.push_back(Pattern(bytes, static_cast<uint32_t>(sent.size())));
         received.emplace_back(bytes);
-        // Half of the receives come before their message.
+        // Half of the receives are posted before their message arrives.
         const auto tag = static_cast<int64_t>(bytes);
         if (sent.size() % 2 == 0) Begin(to, false, from, tag, received.back());
         Begin(from, true, to, tag, sent.back());
@@ -163,8 +164,8 @@ TEST_P(MessagesOverTransport, ManyOfOneTagInOrder) {
   EXPECT_EQ(received, sent);
 }
 
-// Random tags, sizes, peers and turns. Receives of one peer and tag are posted in the order of the
-// sends, before or after them.
+// Random tags, sizes, peers and interleavings. Receives of one peer and tag are posted in the order
+// of the sends, before or after them.
 TEST_P(MessagesOverTransport, RandomOnesInRandomOrder) {
   std::mt19937 random(7);
   const auto below = [&random](size_t limit) { return random() % limit; };
@@ -197,7 +198,7 @@ TEST_P(MessagesOverTransport, RandomOnesInRandomOrder) {
   EXPECT_EQ(received, sent);
 }
 
-// Both ends of a large one get the error, and the next message comes.
+// Both ends of a large message get the error, and the next message arrives.
 TEST_P(MessagesOverTransport, AMismatchEndsItsTwoEndsAlone) {
   StartRanks(2);
   for (const bool posted_before : {false, true}) {
@@ -217,8 +218,8 @@ TEST_P(MessagesOverTransport, AMismatchEndsItsTwoEndsAlone) {
   }
 }
 
-// One after the other, so that they go through the same area; with others of the same sender
-// beside.
+// Sequential messages, so that they use the same staging area, with others of the same sender in
+// flight.
 TEST_P(MessagesOverTransport, LargeOnesFromPrivateMemoryInTurn) {
   StartRanks(2);
   for (const size_t bytes :
@@ -238,7 +239,8 @@ TEST_P(MessagesOverTransport, LargeOnesFromPrivateMemoryInTurn) {
   }
 }
 
-// Neither one of its own sender nor one of another; another long one of its sender comes after it.
+// It delays neither other messages of its sender nor those of other senders, even when its sender
+// posts another long one after it.
 TEST_P(MessagesOverTransport, OneThatTakesLongHoldsUpNoOther) {
   StartRanks(3);
   std::vector<std::vector<std::byte>> sent = {Pattern(20'000'000, 1), Pattern(9'000'000, 2),
@@ -320,7 +322,8 @@ TEST_P(MessagesOverTransport, MemoryThatPeersCanReach) {
   At(0).FreeShared(*memory);
 }
 
-// Seen where it is, if it can be reached; else in a copy. All senders have it back at the end.
+// A view is in place where the memory can be reached, and a copy elsewhere. All senders get their
+// memory back at the end.
 TEST_P(MessagesOverTransport, Views) {
   StartRanks(3);
   std::vector<std::byte*> shared;
@@ -333,7 +336,7 @@ TEST_P(MessagesOverTransport, Views) {
     std::vector<OperationPtr> views;
     std::vector<OperationPtr> sends;
     for (int to = 0; to < size(); ++to) {
-      // Rank 1 sees it in shared memory, if there is any.
+      // Rank 1 views it in shared memory, if there is any.
       const bool is_shared = to == 1 && memory.ok();
       std::byte* const from = is_shared ? *memory : sent.back().data();
       if (to == 2) views.push_back(View(to, 0, 7, bytes));

@@ -1,4 +1,4 @@
-// What every transport promises of the data plane (transport/exchange.h).
+// What every transport guarantees for the data plane (transport/exchange.h).
 
 #include <gtest/gtest.h>
 
@@ -145,7 +145,7 @@ TEST_P(TransportExchangeTest, MemoryOfAClosedChannelStaysWhileOthersRead) {
   PublishBytes(*exchanges[0], 0, bytes);
   exchanges[0].reset();
   Poll(0);
-  auto unrelated = Open(0, {0}, {99, 1});  // would take the memory if it were free
+  auto unrelated = Open(0, {0}, {99, 1});  // would reuse the memory if it were free
   std::memset(unrelated->Reserve(0), 0xff, 4096);
   EXPECT_TRUE(PollUntil([&] { return exchanges[1]->Peek(0, 0) != nullptr; }));
   const std::byte* chunk = exchanges[1]->Peek(0, 0);
@@ -170,7 +170,8 @@ TEST_P(TransportExchangeTest, AChannelOutlivesTheLossOfAMember) {
 }
 
 TEST_P(TransportExchangeTest, ThousandChannelsLeaveNothingBehind) {
-  // Without giving memory back these would take more than all shared memory of a rank.
+  // If memory were not given back, these channels would need more than a rank's whole shared
+  // memory.
   Start(2, {.banks = {.chunk_bytes = 128 << 10, .banks = 4}, .ring_bytes = 1024});
   const size_t descriptors = OpenDescriptors();
   for (uint32_t i = 1; i <= 1000; ++i) {

@@ -41,7 +41,7 @@ class TransportTest : public ::testing::TestWithParam<TransportKind> {
   void Poll(int rank) { At(rank).Poll(InboxOf(rank)); }
   int size() const { return static_cast<int>(inboxes_.size()); }
 
-  // Polls all ranks in turn until the condition holds; false if it doesn't in time.
+  // Polls all ranks in turn until the condition holds; false on timeout.
   bool PollUntil(const std::function<bool()>& condition) {
     const Deadline deadline = Deadline::After(kPatience);
     while (!condition()) {
@@ -60,7 +60,7 @@ class TransportTest : public ::testing::TestWithParam<TransportKind> {
     return exchange.TakeValue();
   }
 
-  // The exchanges of all ranks of one channel, in order of rank, ready to be used.
+  // Opens one channel on all ranks and waits until it is ready; its exchanges in order of rank.
   std::vector<std::unique_ptr<Exchange>> OpenAll(ChannelId channel = kChannel) {
     std::vector<int> ranks(static_cast<size_t>(size()));
     for (int rank = 0; rank < size(); ++rank) ranks[static_cast<size_t>(rank)] = rank;
@@ -77,7 +77,7 @@ class TransportTest : public ::testing::TestWithParam<TransportKind> {
 
   std::unique_ptr<TransportWorld> world_;
   std::vector<Inbox> inboxes_;
-  std::set<int> skipped_;  // PollUntil() leaves them alone
+  std::set<int> skipped_;  // ranks that PollUntil() skips
 };
 
 inline void PublishBytes(Exchange& exchange, uint64_t round, std::span<const std::byte> bytes) {

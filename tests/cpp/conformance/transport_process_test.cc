@@ -1,4 +1,5 @@
-// The shared memory transport between real processes: what threads of one process can't show.
+// The shared memory transport between real processes: cases that threads of one process can't
+// cover.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -27,7 +28,7 @@ namespace {
 constexpr char kSecret[] = "secret";
 constexpr double kNoticed = 1.0;  // seconds until every survivor knows of a death
 
-// In a rank: the test fails with this line.
+// In a rank's process: fails the test with this line.
 void Check(bool condition, const std::string& what) {
   if (condition) return;
   fprintf(stderr, "rank process %d: %s\n", getpid(), what.c_str());
@@ -47,7 +48,7 @@ struct Pipe {
   int ends[2];
 };
 
-// One process per rank; each runs the body and ends with status 0 if all its checks held.
+// One process per rank; each runs the body and exits with status 0 if all its checks held.
 class RankProcesses {
  public:
   using Body = std::function<void(Transport&)>;
@@ -108,7 +109,7 @@ class RankProcesses {
   std::unique_ptr<StoreServer> store_;
 };
 
-// Polls, and sleeps when nothing moves, until the condition holds.
+// Polls, and sleeps while idle, until the condition holds.
 void SleepUntil(Transport& transport, Inbox& inbox, const std::function<bool()>& condition) {
   const Deadline deadline = Deadline::After(kPatience);
   while (!condition()) {
@@ -157,8 +158,8 @@ TEST(TransportProcessTest, RanksExchangeRoundsAndFrames) {
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.Wait(rank, 2 * kPatience), 0);
 }
 
-// When all ranks have heard of each other rank 1 does what the test says, and is killed if so
-// asked; the others wait for its loss.
+// Once all ranks have received each other's frames, rank 1 runs the given body, and is killed if
+// `is_killed`; the others wait until they see its loss.
 enum class Waiting { kAsleep, kBusy };
 void LoseRankOne(Waiting waiting, const std::function<void(Transport&)>& rank_one, bool is_killed,
                  size_t frames_expected) {
@@ -214,8 +215,8 @@ TEST(TransportProcessTest, BusyRanksNoticeAKilledPeer) {
   LoseRankOne(Waiting::kBusy, WaitToBeKilled, true, 1);
 }
 
-// A data loader's worker holds copies of all descriptors of the rank that forked it. It stays until
-// the test closes the pipe.
+// A data loader's worker inherits copies of all descriptors of the rank that forked it. It lives
+// until the test closes the pipe.
 void ForkWorker(Pipe& alive) {
   const pid_t pid = fork();
   Check(pid >= 0, "fork");

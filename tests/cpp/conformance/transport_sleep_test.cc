@@ -1,4 +1,4 @@
-// What every transport promises of going to sleep and being woken.
+// What every transport guarantees about sleeping and waking.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByAFrame) {
 TEST_P(TransportSleepTest, ASleeperIsWokenByAChunkAndByARelease) {
   Start(2);
   auto exchanges = OpenAll();
-  Poll(1);  // it hears that the other has opened: until then its chunk would wait
+  Poll(1);  // wait for the peer to open the set: until then the chunk would be held back
   At(0).Arm();
   PublishBytes(*exchanges[1], 0, Pattern(8, 1));
   At(0).Sleep(kPatience);
@@ -92,7 +92,7 @@ TEST_P(TransportSleepTest, WakeEndsSleepNowOrNextTime) {
   At(0).Wake();
   const double before = MonotonicSeconds();
   At(0).Arm();
-  At(0).Sleep(kPatience);  // the wake came before
+  At(0).Sleep(kPatience);  // the wake-up came first
   At(0).Disarm();
   std::thread waker([&] { At(0).Wake(); });
   At(0).Arm();
@@ -116,8 +116,8 @@ TEST_P(TransportSleepTest, ASleeperIsWokenByALoss) {
   EXPECT_TRUE(PollUntil([&] { return InboxOf(0).lost.size() == 1; }));
 }
 
-// Every rank is a thread that sleeps whenever it has nothing to do: rounds of the exchange and
-// control frames around a circle at the same time. A lost wake-up would show as a sleep to its end.
+// Every rank is a thread that sleeps whenever it is idle, while exchange rounds and control frames
+// go around a ring. A lost wake-up would show as a sleep that runs to its timeout.
 TEST_P(TransportSleepTest, RanksAsThreadsLoseNoWakeUp) {
   constexpr int kSize = 3;
   constexpr uint64_t kRounds = 3000;

@@ -1,4 +1,4 @@
-// What every transport promises of control frames, of shared memory and of the loss of a rank.
+// What every transport guarantees for control frames, shared memory and the loss of a rank.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST_P(TransportTest, FramesArriveWholeAndInOrderWhateverTheirSize) {
       At(from).Send(1 - from, {FrameKind::kReport, {i, 2}}, Pattern(sizes[i], i));
     }
   }
-  // More than a ring holds; sockets may take it.
+  // More than a ring holds; sockets may accept it.
   EXPECT_TRUE(At(0).HasUnsent() || !GetParam().has_common_memory);
   ASSERT_TRUE(PollUntil([&] {
     return InboxOf(0).frames[1].size() == sizes.size() &&
@@ -112,19 +112,19 @@ TEST_P(TransportTest, AreasThatAreIdleGiveTheirMemoryBack) {
   };
   area[8] = std::byte{1};
   At(0).GiveBackIdle(100);
-  for (const double begin : {100.0, 200.0}) {  // an area can be used again
+  for (const double begin : {100.0, 200.0}) {  // an area can be reused
     const std::vector<std::byte> message = Pattern(kLeastStagedBytes, 1);
     areas->Serve(1, 1, message);
     std::memset(cell, 5, kStagingCellsBytes);
     At(0).GiveBackIdle(begin);
-    At(0).GiveBackIdle(begin + 2 * kIdle);  // it is served all the time
+    At(0).GiveBackIdle(begin + 2 * kIdle);  // it has been in use all the time
     EXPECT_EQ(pages(), kStagingCellsBytes / Arena::kPageBytes);
     areas->Stop(1, 1);
     At(0).GiveBackIdle(begin + 3 * kIdle - 0.1);
     EXPECT_EQ(pages(), kStagingCellsBytes / Arena::kPageBytes);
     At(0).GiveBackIdle(begin + 3 * kIdle);
     EXPECT_EQ(pages(), 0);
-    EXPECT_EQ(area[8], std::byte{1});  // its counters stay
+    EXPECT_EQ(area[8], std::byte{1});  // its counters are kept
   }
 }
 
@@ -146,7 +146,7 @@ TEST_P(TransportTest, ALostRankIsSaidOnceAndAfterItsFrames) {
   EXPECT_GT(InboxOf(0).frames_when_lost[1], 0u);
   EXPECT_EQ(InboxOf(0).frames_when_lost[1], InboxOf(0).frames[1].size());
 
-  At(0).Send(1, {FrameKind::kReport, {}}, Pattern(5000, 1));  // goes nowhere, does no harm
+  At(0).Send(1, {FrameKind::kReport, {}}, Pattern(5000, 1));  // is dropped
   EXPECT_FALSE(At(0).HasUnsent());
   At(0).Send(2, {FrameKind::kReport, {}}, Pattern(5, 1));
   EXPECT_TRUE(PollUntil([&] { return InboxOf(2).frames[0].size() == 1; }));
@@ -171,7 +171,7 @@ TEST_P(TransportTest, CloseGivesUpOnAPeerThatDoesNotRead) {
   if (!GetParam().has_common_memory) GTEST_SKIP() << "the kernel has room for it";
   Start(2);
   At(1).Send(0, {FrameKind::kReport, {}}, Pattern(100'000, 1));
-  At(1).Close(Pattern(30, 2), 0.01);  // returns, although rank 0 reads nothing
+  At(1).Close(Pattern(30, 2), 0.01);  // returns although rank 0 reads nothing
   skipped_ = {1};
   ASSERT_TRUE(PollUntil([&] { return !InboxOf(0).lost.empty(); }));
   EXPECT_TRUE(InboxOf(0).frames[1].empty()) << "half a frame was delivered";

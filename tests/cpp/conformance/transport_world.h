@@ -1,4 +1,5 @@
-// A job's transports for a conformance test: all ranks in this process, driven by the test.
+// The transports of a whole job for conformance tests: all ranks in this process, driven by the
+// test.
 #pragma once
 
 #include <functional>
@@ -11,7 +12,7 @@
 #include "transport/shm/shm_transport.h"
 #include "transport/transport.h"
 
-// Ranks of one process see shared memory at several addresses, which the thread sanitizer can't
+// Ranks of one process map shared memory at several addresses, which the thread sanitizer can't
 // follow.
 #if defined(__SANITIZE_THREAD__)
 #define HOROSCALE_TSAN
@@ -33,15 +34,15 @@ class TransportWorld {
 
 struct TransportKind {
   std::string name;
-  // Whether ranks 0 and 1 share memory, and ring each other's doorbells.
+  // Whether ranks 0 and 1 share memory and ring each other's doorbells.
   bool has_common_memory;
   std::function<std::unique_ptr<TransportWorld>(int size, const MemoryOptions& options)> make;
 };
 std::vector<TransportKind> AllTransportKinds();
-// Those whose ranks all share memory.
+// The worlds whose ranks all share memory.
 std::vector<TransportKind> MemoryTransportKinds();
 
-// Of a small job on this host.
+// For a small job on this host.
 ShmConfig TestShmConfig(int rank, int size, const MemoryOptions& options);
 
 // Records all events of a rank.

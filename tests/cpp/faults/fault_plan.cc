@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxSmallFloats = kMaxEagerBytes / sizeof(float);
 
-// Messages of one pair have a tag each: ranks submit them in any order.
+// Each message of a pair has its own tag, since ranks submit them in any order.
 void MakeMessage(Random& random, int number, Plan& plan) {
   plan.is_message = true;
   plan.from = random.Pick(plan.ranks);
@@ -63,7 +63,7 @@ std::vector<Plan> MakePlans(Random& random, const std::vector<std::vector<int>>&
     plan.root = random.Pick(plan.ranks);
     plan.count = random.Chance(50) ? random.Between(1, 200) : random.Between(2000, 12'000);
   }
-  // A rank that leaves ends its sets, for messages between others too.
+  // A rank that leaves ends its sets, which also fails messages between other ranks.
   const auto is_message = [](const Plan& plan) { return plan.is_message; };
   if (std::any_of(plans.begin(), plans.end(), is_message)) {
     plans.push_back({.ranks = all, .callers = all, .name = "end", .kind = OpKind::kBarrier});

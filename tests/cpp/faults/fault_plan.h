@@ -25,14 +25,14 @@ struct Plan {
   bool from_any = false;  // the receive accepts any sender
 };
 
-// `one_hop`: operations of few kinds alone, so that they are known and may be posted.
+// `one_hop`: few kinds of operations only, so that they hit the cache and may be posted.
 std::vector<Plan> MakePlans(Random& random, const std::vector<std::vector<int>>& sets,
                             const std::vector<int>& all, bool one_hop);
 
-// Some of the ranks, at most three times.
+// Random subsets of the ranks, at most three.
 std::vector<std::vector<int>> MakeSets(Random& random, const std::vector<int>& all, int least);
 
-// The operation as `rank` submits it, with its tensor in `data`, where a rank has its number + 1.
+// The operation as `rank` submits it. `data` is its tensor, filled with the rank + 1.
 OperationPtr OperationOf(const Plan& plan, int rank, std::vector<float>& data);
 
 }  // namespace horoscale::sim

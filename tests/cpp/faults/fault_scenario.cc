@@ -11,11 +11,12 @@ namespace {
 
 constexpr std::string_view kReason = "ValueError: the victim's own words";
 
-// Small chunks, so that operations take many steps, and rings that seldom fill.
+// Small chunks, so that operations take many steps; and rings large enough that they seldom fill
+// up.
 MemoryOptions SmallMemory() {
   MemoryOptions options;
   options.banks = {.chunk_bytes = 4096, .banks = 4};
-  options.ring_bytes = 128 << 10;  // a rank that leaves has nobody to make room for its goodbye
+  options.ring_bytes = 128 << 10;  // nobody makes room for a leaving rank's goodbye
   return options;
 }
 
@@ -25,7 +26,7 @@ Config QuietConfig() {
   config.fusion_threshold_bytes = 4000;
   config.partition_bytes = 6000;
   config.credit_bytes = 16'000;
-  config.report_patience_seconds = 0;  // here time does not pass
+  config.report_patience_seconds = 0;  // time stands still here
   return config;
 }
 
@@ -78,7 +79,7 @@ FaultScenario::FaultScenario(uint64_t seed, Fault fault, Phase phase)
       moment_(random_.Below(600)),
       posts_(random_.Chance(40)),
       leaving_(phase == Phase::kShutdown || random_.Chance(50)) {
-  // On several hosts reports go through one rank of each.
+  // On several hosts, one rank of each forwards the reports.
   std::vector<uint32_t> played(random_.Chance(50) ? static_cast<size_t>(size_) : 0);
   for (uint32_t& host : played) host = static_cast<uint32_t>(random_.Between(0, 2));
   fabric_ = InprocFabric::Create(size_, SmallMemory(), played).TakeValue();
@@ -104,12 +105,12 @@ FaultScenario::FaultScenario(uint64_t seed, Fault fault, Phase phase)
 
 FaultScenario::~FaultScenario() {
   for (Rank& rank : ranks_) {
-    rank.ended = true;  // what a killed one has pending fails now
+    rank.ended = true;  // operations that the killed rank has pending fail now
     rank.runtime.reset();
   }
 }
 
-// ------------------------------------------------------------------ what ranks do
+// ------------------------------------------------------------------ actions of the ranks
 
 void FaultScenario::Run() {
   for (uint32_t idle = 0; idle < 200; ++steps_) {
@@ -130,7 +131,7 @@ void FaultScenario::Run() {
   for (const Rank& rank : ranks_) EXPECT_TRUE(rank.ended);
   for (int rank = 0; rank < size_; ++rank) {
     for (const auto& call : ranks_[static_cast<size_t>(rank)].calls) {
-      // What a killed process had pending is nobody's business any more.
+      // Nobody waits for what a killed process had pending.
       const int expected = call->operation->done.load() ? 1 : 0;
       EXPECT_EQ(call->ends, expected) << Describe(rank, *call);
     }
@@ -171,8 +172,8 @@ bool FaultScenario::Submit(int number) {
   return true;
 }
 
-// A receive of any fails where a rank has left, since that may have been to send. Whoever knows
-// that another one does calls again.
+// A receive from any rank fails when a rank leaves, since that rank may have been the sender. A
+// caller that knows of another sender calls again.
 bool FaultScenario::CallAgain(int number) {
   Rank& rank = ranks_[static_cast<size_t>(number)];
   for (const auto& failed : rank.calls) {
@@ -192,14 +193,14 @@ bool FaultScenario::CallAgain(int number) {
   return false;
 }
 
-// One after the other, as the bindings do.
+// One at a time, as the bindings do.
 bool FaultScenario::RegisterNext(int number) {
   Rank& rank = ranks_[static_cast<size_t>(number)];
   if (!rank.calls.empty()) {
     const OperationPtr& last = rank.calls.back()->operation;
     if (!last->done.load()) return false;
     if (!last->status.ok()) {
-      rank.sets_added = sets_.size();  // there will be no more
+      rank.sets_added = sets_.size();  // no more sets will follow
       return true;
     }
     if (++rank.sets_added == sets_.size()) return true;
@@ -228,7 +229,7 @@ void FaultScenario::Enqueue(int number, Call& call) {
   Check(number, call);
 }
 
-// At the end of its program; before, where an error ends it.
+// A rank leaves at the end of its program, or earlier after an error.
 bool FaultScenario::Leave(int number) {
   if (!leaving_) return false;
   Rank& rank = ranks_[static_cast<size_t>(number)];
@@ -305,7 +306,7 @@ void FaultScenario::End(int rank) {
   fabric_->Kill(rank);
 }
 
-// Until nothing moves any more, whoever is asked.
+// Runs until no rank makes progress in any order.
 void FaultScenario::RunUntilQuiet() {
   for (int quiet = 0; quiet < 3; ++quiet) {
     for (int rank = 0; rank < size_; ++rank) {
@@ -319,10 +320,10 @@ void FaultScenario::RunUntilQuiet() {
   }
 }
 
-// ------------------------------------------------------------------ what must be
+// ------------------------------------------------------------------ expectations
 
-// A rank that lives has nothing pending, except with a rank that is stopped, and where ranks wait
-// for each operation, others may be blocked in one with it.
+// No rank that lives has a pending operation, except with a stopped rank. Where ranks wait for each
+// operation, they may be blocked in one behind that.
 void FaultScenario::CheckNobodyWaits() const {
   for (int number = 0; number < size_; ++number) {
     const Rank& rank = ranks_[static_cast<size_t>(number)];
@@ -332,7 +333,7 @@ void FaultScenario::CheckNobodyWaits() const {
       if (call->operation->done.load()) continue;
       const bool is_message = call->plan != nullptr && call->plan->is_message;
       const std::vector<int>& needed = is_message ? call->plan->callers : call->ranks;
-      // To register a set takes all ranks, the victim too.
+      // Registering a set needs all ranks, including the victim.
       const bool unregistered = std::any_of(needed.begin(), needed.end(), [this](int member) {
         return ranks_[static_cast<size_t>(member)].sets_added < sets_.size();
       });
@@ -342,7 +343,7 @@ void FaultScenario::CheckNobodyWaits() const {
   }
 }
 
-// Whether somebody waits who sends that message.
+// Whether the sender is waiting in the send of that message.
 bool FaultScenario::IsSent(const Plan& plan) const {
   const Rank& sender = ranks_[static_cast<size_t>(plan.from)];
   if (sender.ended || sender.stopped) return false;
@@ -387,7 +388,7 @@ void FaultScenario::CheckError(int number, const Call& call) const {
   const std::string who = "rank " + std::to_string(named[0]);
   EXPECT_NE(status.message().find(who), std::string::npos) << Describe(number, call);
   if (named[0] == victim_) return;
-  // Another rank has left, as a consequence, and the victim does not belong to the set.
+  // Another rank has left as a consequence, and the victim is not in the set.
   EXPECT_FALSE(Contains(call.ranks, victim_)) << Describe(number, call);
   EXPECT_TRUE(Contains(call.ranks, named[0]) && ranks_[static_cast<size_t>(named[0])].ended)
       << Describe(number, call);

@@ -62,7 +62,7 @@ class FaultScenario {
     std::vector<std::unique_ptr<Call>> calls;
     bool stopped = false;
     bool ended = false;
-    bool gives_up = false;  // after an error, instead of going on with the sets that it has left
+    bool gives_up = false;  // leave after an error, instead of continuing with the remaining sets
   };
 
   bool Act(int rank);
@@ -90,15 +90,15 @@ class FaultScenario {
   const Phase phase_;
   const int size_;
   const int victim_;
-  const uint32_t moment_;  // of kAnyTime, in steps
+  const uint32_t moment_;  // steps until the fault, in kAnyTime
   uint32_t steps_ = 0;
   bool struck_ = false;
-  const bool posts_;  // ranks wait for each operation, and all call the same: it may be posted
+  const bool posts_;  // ranks block in each operation, in one order, so it may be posted
   uint64_t num_posted_ = 0;
   uint64_t num_messages_ = 0;
-  bool leaving_;  // ranks leave as soon as they can; false: not before nothing moves any more
+  bool leaving_;  // ranks leave as soon as they can; false: only once no rank makes progress
   std::shared_ptr<InprocFabric> fabric_;
-  std::vector<std::vector<int>> sets_;  // beside the global one, in the order of registration
+  std::vector<std::vector<int>> sets_;  // besides the global one, in registration order
   std::vector<Plan> plans_;
   std::vector<Rank> ranks_;
 };

@@ -1,5 +1,5 @@
 // Every fault in every phase, in thousands of random jobs. HOROSCALE_FAULT_SEEDS sets their number,
-// HOROSCALE_FAULT_FIRST_SEED where they begin: a failure names its seed.
+// HOROSCALE_FAULT_FIRST_SEED the first seed; a failure names its seed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 namespace horoscale::sim {
 namespace {
 
-// The seeds are shared among as many tests, which run side by side.
+// The seeds are split over this many tests, which run in parallel.
 constexpr uint64_t kShares = 4;
 
 uint64_t FromEnvironment(const char* variable, uint64_t otherwise) {
@@ -45,7 +45,7 @@ TEST_P(FaultSimulation, EachOperationEndsOnceAndTheFirstCauseIsNamed) {
     EXPECT_GT(num_posted, 0u) << "no scenario is a test of operations in one hop";
     EXPECT_GT(num_messages, 0u) << "no scenario is a test of messages";
   }
-  // For `python -m faults`, which makes a table of it.
+  // `python -m faults` prints it as a table.
   for (size_t fault = 0; fault < kFaults.size(); ++fault) {
     for (size_t phase = 0; phase < kPhases.size(); ++phase) {
       std::cout << "simulated\t" << Name(kFaults[fault]) << '\t' << Name(kPhases[phase]) << '\t'

@@ -1,5 +1,5 @@
-// What the fuzzers of channels have in common: an input is a list of orders to one rank, which
-// opens and closes its sets, uses those that are open, and takes what two others say.
+// Shared by the fuzzers of channels. An input is a list of commands to one rank, which opens and
+// closes its sets, uses the open ones, and receives from two peers.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 namespace horoscale {
 
 constexpr int kSelf = 1;
-constexpr uint32_t kSets = 3;  // small numbers, so that what is said meets sets that are open
+constexpr uint32_t kSets = 3;  // small numbers, so that messages hit open sets
 inline const std::vector<int> kMembers[kSets] = {{0, 1, 2}, {0, 1}, {1, 2}};
 
 inline volatile std::byte seen;
 
-// One round of our own, which `publish` puts into the exchange: looks at a byte of all others', for
-// the sanitizer to see, and releases.
+// One round of this rank, which `publish` writes into the exchange. Reads a byte of each peer's
+// chunk, so that the sanitizer sees the access, and releases them.
 template <typename Exchange, typename Publish>
 void UseRound(Exchange* exchange, size_t byte, Publish publish) {
   if (exchange == nullptr) return;
@@ -31,8 +31,8 @@ void UseRound(Exchange* exchange, size_t byte, Publish publish) {
   exchange->Release(round++);
 }
 
-// Calls rank's OpenOrClose(set), UseExchange(set) and Take(from, order, what is said), which
-// returns whether the rank goes on. What is said is a `Said` whose last bytes may be missing.
+// Calls rank's OpenOrClose(set), UseExchange(set) and Take(from, order, message), which returns
+// whether the rank goes on. The message is a `Said`, possibly truncated.
 template <typename Said, typename Rank>
 void FollowOrders(std::span<const uint8_t> input, Rank* rank) {
   bool goes_on = true;

@@ -1,5 +1,5 @@
-// Whatever a rank of this host says of its banks, in any order and while sets open and close here:
-// it is refused or leads into the memory that is the sender's, and no block is freed twice.
+// A rank of this host announces banks in any order, while sets open and close here. Each
+// announcement is refused or points into the sender's memory, and no block is freed twice.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -6,7 +6,7 @@
 
 #include "collectives/encoding.h"
 
-// The first bytes choose the encoding and how many values there are; the rest is what came.
+// The first bytes select the encoding and the number of values; the rest is the received data.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace horoscale;
   if (size < 5) return 0;
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<float> values(static_cast<size_t>(count));
   Decode(*encoding, values.data(), bytes.data(), count);
   DecodeAndAdd(*encoding, values.data(), bytes.data(), count);
-  // What was decoded can be encoded, finite or not.
+  // The decoded values can be encoded, finite or not.
   std::vector<float> residuals(values.size(), 1.0f);
   Encode(*encoding, bytes.data(), values.data(), residuals.data(), count);
   return 0;

@@ -1,5 +1,5 @@
-// Whatever another process writes into the memory of a control ring, the reader reads nowhere but
-// in the ring, gives frames that are whole, and ends at an error.
+// Whatever another process writes into the memory of a control ring, the reader reads only inside
+// the ring, returns whole frames, and stops at an error.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr size_t kCapacity = 256;
 
 class Ring {
  public:
-  // The producer's counter goes where the input says, or on by what it writes.
+  // The producer's counter is set from the input, or advances by the bytes written.
   void Write(std::span<const uint8_t> bytes, bool is_counter) {
     uint64_t head = control().head.load();
     if (is_counter) {
@@ -30,7 +30,7 @@ class Ring {
     control().head.store(head);
   }
 
-  // Whether the stream is still of use.
+  // Whether the stream is still usable.
   bool ReadAll() {
     while (true) {
       const Result<const Frame*> frame = reader_.Next();

@@ -1,4 +1,4 @@
-// Whatever a peer without the secret sends, neither side of the handshake takes it for
+// Whatever a peer without the secret sends, neither side of the handshake accepts it as
 // authenticated.
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// Whatever a process with the secret tells first on a link: it is refused, or its rank, stream and
-// memory are such as this rank expects.
+// The first message of an authenticated process on a link: it is refused, or its rank, stream and
+// memory are what this rank expects.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -26,7 +26,7 @@ void FeedTcp(std::span<const std::byte> bytes) {
   if (!expected.contains(hello->rank) || hello->stream > own.data_streams) abort();
 }
 
-// A peer whose memory is one page beyond its header; `fds` of the descriptors that it should send.
+// A peer whose memory is its header plus one page; it sends `fds` of the expected descriptors.
 void FeedShm(std::span<const std::byte> bytes, size_t fds) {
   static const auto arena = Arena::Create(Arena::kLeastBytes, 1).TakeValue();
   static const EventFd doorbell = EventFd::Create().TakeValue();

@@ -1,5 +1,5 @@
-// Whatever an authenticated peer says of process sets and chunks, in any order and while sets open
-// and close here: it is refused or lands in the bank that is kept for it.
+// An authenticated peer sends messages about process sets and chunks in any order, while sets open
+// and close here. Each is refused or lands in the bank reserved for it.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -36,7 +36,7 @@ class Rank {
     UseRound(exchange, 0, [exchange](uint64_t round) { exchange->Publish(round, 8, {}); });
   }
 
-  // False where the link would be over.
+  // False when the link would be closed.
   bool Take(int from, uint8_t, std::span<const std::byte> said) {
     MessageHeader header{};
     std::memcpy(&header, said.data(), said.size());

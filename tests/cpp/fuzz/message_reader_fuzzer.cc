@@ -1,6 +1,6 @@
-// Any stream of bytes, in any pieces: the reader writes nowhere but where it may, and believes no
-// length that its handler has not accepted. An authenticated one believes nothing that was not
-// sent: the input is what somebody on the way makes of a genuine stream.
+// Any stream of bytes, in any pieces: the reader writes only where it may, and trusts no length
+// that its handler has not accepted. An authenticated reader accepts only what was sent: there the
+// input says how an attacker on the path modifies a genuine stream.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Genuine {
   std::vector<std::byte> payload;
 };
 
-// A few messages, and what the writer makes of them.
+// A few messages, and their bytes as the writer encodes them.
 const std::vector<Genuine>& Messages() {
   static const auto& messages = *new std::vector<Genuine>([] {
     std::vector<Genuine> made;
@@ -85,7 +85,7 @@ const std::vector<std::byte>& Wire() {
   return wire;
 }
 
-// Sees the messages that were sent, in their order, as far as it gets.
+// Checks the messages against those sent, in order, as far as it gets.
 class Witness final : public MessageReader::Handler {
  public:
   Result<std::byte*> OnHeader(const MessageHeader& header) override {
@@ -103,8 +103,8 @@ class Witness final : public MessageReader::Handler {
   size_t seen_ = 0;
 };
 
-// Three bytes of input: what is done (copy a run of the genuine stream, or invent a byte), and
-// where.
+// Three bytes per edit: the action (copy a run of the genuine stream, or insert a byte) and its
+// position.
 std::vector<std::byte> Edited(std::span<const uint8_t> orders) {
   std::vector<std::byte> bytes;
   for (; orders.size() >= 3 && bytes.size() < 1 << 16; orders = orders.subspan(3)) {

@@ -1,4 +1,4 @@
-// Any bytes: loading residuals does not crash, and what it accepts is saved as it was.
+// Any bytes: loading residuals does not crash, and what it accepts is saved unchanged.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

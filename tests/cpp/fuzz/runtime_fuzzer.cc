@@ -1,5 +1,5 @@
-// Any frames of a broken rank, between those that a correct one sends: a runtime does not crash,
-// and ends all operations.
+// Any frames of a broken rank, mixed with those of a correct one: the runtime does not crash, and
+// ends all operations.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // Any bytes: decoding a frame of a set's creation does not crash, and what it accepts survives the
-// wire; a leader or member that is given it goes on.
+// wire; a leader or member that receives it continues.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Any frames from a peer: a set's messages don't crash, write nowhere but into their receives, and
-// end all of them.
+// Any frames from a peer: a set's messages don't crash, write only into their receives, and end all
+// of them.
 
 #include <cstdint>
 #include <cstdlib>
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     messages.Submit(std::move(operation));
   }
   bool ok = messages.Step().ok();
-  // Frames, each after its length in a byte.
+  // Frames, each preceded by a byte with its length.
   std::vector<std::byte> frame;
   for (size_t at = 0; ok && at < size;) {
     const size_t length = std::min<size_t>(data[at], size - at - 1);

@@ -1,4 +1,4 @@
-// Any bytes given to the store's decoders are refused or mean something that encodes to the same.
+// Any bytes: the store's decoders refuse them, or encoding the result gives the same bytes.
 #include <stdlib.h>
 
 #include <algorithm>

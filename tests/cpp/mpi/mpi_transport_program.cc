@@ -1,5 +1,5 @@
-// What every transport promises, over MPI: each process that mpirun starts is a rank. Ends with an
-// error as soon as a promise is broken, and prints "kept on rank N" at the end.
+// What every transport guarantees, over MPI: each process that mpirun starts is a rank. Exits with
+// an error at the first violation, and prints "kept on rank N" at the end.
 
 #include <cstdio>
 #include <cstdlib>
@@ -49,8 +49,8 @@ class Inbox : public TransportSink {
     CHECK(lost.emplace(rank, frames[rank].size()).second);
   }
   std::map<int, std::vector<std::pair<FrameHeader, std::vector<std::byte>>>> frames;
-  std::map<int, uint32_t> meetings;  // what Meet() sends
-  std::map<int, size_t> lost;        // how many frames had come
+  std::map<int, uint32_t> meetings;  // sent by Meet()
+  std::map<int, size_t> lost;        // the number of its frames by then
 };
 
 class Rank {
@@ -92,7 +92,7 @@ class Rank {
     Meet();
   }
 
-  // Chunks of all sizes, of which each reader gets a part.
+  // Chunks of all sizes; each reader receives a part.
   void RoundsCarryWhatWasPublished() {
     constexpr uint64_t kRounds = 200;
     auto exchange = Open({1, 1});
@@ -106,7 +106,7 @@ class Rank {
     const auto part = [&](size_t bytes, uint32_t reader) {
       return Exchange::Extent{bytes / (reader + 2), bytes / 2};
     };
-    // Who is sent nothing doesn't look for it.
+    // A member that is sent nothing doesn't look for it.
     const auto is_read = [&](uint64_t round, uint32_t member) {
       return part(size_of(round, member), self).bytes > 0;
     };
@@ -140,7 +140,7 @@ class Rank {
     Meet();
   }
 
-  // A bank is not written again before everybody has released it.
+  // A bank is not reused before all readers have released it.
   void SpaceIsGrantedByRelease() {
     auto exchange = Open({2, 1});
     const uint64_t banks = exchange->banks();
@@ -162,7 +162,7 @@ class Rank {
     Meet();
   }
 
-  // Members open and close at different times, and a late chunk does not reach the successor.
+  // Members open and close at different times, and a late chunk does not reach the next channel.
   void ChannelsComeAndGo() {
     for (uint32_t incarnation = 0; incarnation < 300; ++incarnation) {
       auto exchange = Open({3, incarnation});
@@ -179,7 +179,7 @@ class Rank {
     Meet();
   }
 
-  // Rank 0 leaves first; the others hear its last word, once.
+  // Rank 0 leaves first; each of the others receives its goodbye once.
   void GoodbyeComesLast() {
     const auto last = Pattern(30, 2);
     if (transport_->rank() != 0) {
@@ -206,7 +206,7 @@ class Rank {
     return exchange.TakeValue();
   }
 
-  // A barrier, out of frames.
+  // A barrier made of frames.
   void Meet() {
     ++meetings_;
     for (const int to : others()) transport_->Send(to, {FrameKind::kPlan, {}}, {});
@@ -232,7 +232,7 @@ int Run() {
       MpiCommunicator::Duplicate(**mpi, (*mpi)->handles().comm_world, Deadline::After(kPatience));
   CHECK(comm.ok());
   const int number = (*comm)->rank();
-  // Two hosts, as far as anybody asks.
+  // The ranks claim to be on two hosts.
   std::vector<uint32_t> hosts(static_cast<size_t>((*comm)->size()));
   for (size_t r = 0; r < hosts.size(); ++r) hosts[r] = r % 2;
   auto transport = MpiTransport::Create(comm.TakeValue(), std::move(hosts));

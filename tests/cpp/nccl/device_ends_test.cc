@@ -1,4 +1,4 @@
-// When operations on the device end: in the order of the plan, and before a clean shutdown.
+// When operations on the device end: in plan order, and before a clean shutdown.
 #include <barrier>
 
 #include "nccl/device_ranks.h"
@@ -20,7 +20,7 @@ using testing::Ranks;
 using testing::ResultOf;
 using testing::RunAll;
 
-// Callers whose streams wait for the result have nothing else to wait for before they leave.
+// Callers whose streams wait for the result leave without any other wait.
 TEST_F(DeviceTest, ACleanShutdownWaitsForWhatTheDeviceHasBeenGiven) {
   Ranks ranks(3);
   const int aborted = Double::Get().aborted_communicators();
@@ -60,8 +60,8 @@ TEST_F(DeviceTest, WhatFailsEndsAfterWhatTheDeviceIsAtWorkFor) {
   });
 }
 
-// Rank 1 needs nobody for its first operation, which its device is at work for still when rank 0
-// goes on alone: entries that rank 1 has no part in end after it all the same.
+// Rank 1's first operation needs no peer, and its device is still running it when rank 0 goes on
+// alone. Entries without rank 1 must still end after it.
 TEST_F(DeviceTest, AJoinedRankEndsInOrderToo) {
   Ranks ranks(2);
   Double::Get().hold(1, 1);
@@ -96,12 +96,12 @@ TEST_F(DeviceTest, AJoinedRankEndsInOrderToo) {
   });
 }
 
-// How long a bucket waits for the device says nothing of the network.
+// The time that a bucket waits for the device is not a measure of the network.
 TEST_F(DeviceTest, ADeviceThatIsBusyMakesNoBucketSmaller) {
   Ranks ranks(2);
   for (const int device : {0, 1}) Double::Get().set_delay(device, 200'000);
   RunAll(ranks, [](int rank, Runtime& runtime) {
-    std::vector<float> data(1 << 18, 1.0f);  // 1 MiB: 5 MB/s, if that were it
+    std::vector<float> data(1 << 18, 1.0f);  // 1 MiB: would look like 5 MB/s
     for (const char* const name : {"first", "second"}) {
       ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(data, name), rank)).ok());
     }

@@ -1,4 +1,4 @@
-// Messages of CUDA tensors: by NCCL or through the host, in order, and beside what devices compute.
+// Messages of CUDA tensors: by NCCL or through the host, in order, and concurrent with device work.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ OperationPtr RecvOf(std::vector<float>& data, int peer, int64_t tag = 0) {
   return MessageOf(false, data, peer, tag);
 }
 
-// A stream of a caller that computes until it is let go.
+// A caller's stream that is busy until it is released.
 class BusyStream {
  public:
   explicit BusyStream(int device) : device_(Device(device)) {
@@ -105,8 +105,8 @@ TEST_F(DeviceTest, MessagesOfEverySizeBetweenDevicesAndHosts) {
   });
 }
 
-// What is sent is what the caller's stream has computed by the call; what comes is written after
-// what that stream still does with the tensor, and the receive is launched before.
+// A send reads what the caller's stream has computed by the time of the call. A receive writes
+// after the earlier work of that stream, although it is launched before.
 TEST_F(DeviceTest, MessagesKeepTheOrderOfTheirCallersStreams) {
   for (const size_t size : {kSmall, kLarge}) {
     Ranks ranks(2);
@@ -135,7 +135,7 @@ TEST_F(DeviceTest, MessagesKeepTheOrderOfTheirCallersStreams) {
   }
 }
 
-// Those of one tag come in order, also where a later one is in the host's memory; others pass.
+// Messages of one tag stay in order, even if a later one is in host memory; others may overtake.
 TEST_F(DeviceTest, AMessageThatIsStillComputedHoldsBackItsTagAlone) {
   Ranks ranks(2);
   std::barrier passed(2);
@@ -170,8 +170,8 @@ TEST_F(DeviceTest, AMessageThatIsStillComputedHoldsBackItsTagAlone) {
   });
 }
 
-// Ranks that launched kernels for messages in other orders than those of collectives would wait for
-// each other: here collectives of two sets and messages are called in another order on each rank.
+// Ranks that launched kernels for messages and collectives in different orders would deadlock. Here
+// each rank calls the collectives of two sets and messages in its own order.
 TEST_F(DeviceTest, MessagesAndCollectivesOfSeveralSetsInAnyOrder) {
   Ranks ranks(3);
   Double::Get().set_exclusive(1);
@@ -203,7 +203,7 @@ TEST_F(DeviceTest, MessagesAndCollectivesOfSeveralSetsInAnyOrder) {
   });
 }
 
-// How many of a rank's messages NCCL has carried, on a process set.
+// The number of a rank's messages on a process set that NCCL has carried.
 uint64_t CarriedByNccl(Runtime& runtime, int set) {
   const std::string json = runtime.MetricsJson();
   const std::string key = "\"nccl_messages\": ";
@@ -212,7 +212,7 @@ uint64_t CarriedByNccl(Runtime& runtime, int set) {
   return std::stoull(json.substr(from + key.size()));
 }
 
-// A set whose collectives all have a place in the launch order, and have met on NCCL.
+// A set whose collectives all have a place in the launch order and have initialized NCCL.
 int MakeReadySet(int rank, Runtime& runtime, const std::vector<int>& members) {
   const OperationPtr added = AddSet(members);
   added->request.signature.distinct = true;
@@ -247,7 +247,7 @@ TEST_F(DeviceTest, NcclCarriesLargeMessagesWhereTheyHaveAPlaceInTheOrder) {
       EXPECT_EQ(recv->result, (rank + 2) % 3);
       EXPECT_EQ(in, std::vector<float>(kLarge, static_cast<float>((rank + 2) % 3)));
     };
-    // NCCL is there, but the global set's collectives are launched as they come.
+    // NCCL is there, but the global set's collectives are launched in arrival order.
     ASSERT_TRUE(Call(runtime, OnCuda(Allreduce(in, "sum"), rank)).ok());
     exchange(0, true, true);
     EXPECT_EQ(CarriedByNccl(runtime, 0), 0U);
@@ -267,7 +267,7 @@ TEST_F(DeviceTest, NcclCarriesLargeMessagesWhereTheyHaveAPlaceInTheOrder) {
   });
 }
 
-// Also of a size that is sent at once between hosts, where the tensor is in the host's memory.
+// Including sizes that are sent eagerly between hosts if the tensor is in host memory.
 TEST_F(DeviceTest, NcclCarriesMessagesBetweenHosts) {
   static_assert(kLarge * sizeof(float) <= kMaxEagerBytesBetweenHosts);
   Ranks ranks(2, {}, {0, 1});
@@ -282,8 +282,8 @@ TEST_F(DeviceTest, NcclCarriesMessagesBetweenHosts) {
   });
 }
 
-// One kernel at a time on each device, in the order of the launches: two ranks that launched
-// messages, or messages and collectives of three sets, in two orders would wait for ever.
+// Each device runs one kernel at a time, in launch order: two ranks that launched messages, or
+// messages and collectives of three sets, in different orders would deadlock.
 TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
   Ranks ranks(3);
   Double::Get().set_exclusive(1);
@@ -300,7 +300,7 @@ TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
         operations.push_back(OnCuda(OnSet(std::move(operation), set), rank));
       };
       const auto is_in = [&](int set) { return set < 2 || (set == 2 ? rank < 2 : rank > 0); };
-      for (int set = 0; set < 4; ++set) {  // 0: the global one
+      for (int set = 0; set < 4; ++set) {  // 0: the global set
         if (!is_in(set)) continue;
         const int id = set == 0 ? 0 : sets[set - 1];
         data.emplace_back(100, 1.0f);
@@ -331,8 +331,8 @@ TEST_F(DeviceTest, MessagesByNcclAndCollectivesOfSeveralSetsInAnyOrder) {
   });
 }
 
-// What was called in each kernel of a rank's while two send each other messages that are all agreed
-// on before the second one is launched: one from rank 0, then so many each way.
+// The calls in each of a rank's kernels while two ranks send each other messages, all of which are
+// agreed on before the second is launched: one from rank 0, then `messages` each way.
 std::vector<std::string> CallsOfCrossing(int rank, Runtime& runtime, int set, size_t messages) {
   std::vector<float> out(kLarge, static_cast<float>(rank));
   std::vector<std::vector<float>> in(messages + 1, std::vector<float>(kLarge, -1.0f));
@@ -341,8 +341,8 @@ std::vector<std::string> CallsOfCrossing(int rank, Runtime& runtime, int set, si
   const auto begin = [&](OperationPtr message) {
     operations.push_back(Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank)));
   };
-  // While NCCL is busy with a first one all others are agreed on: that two ranks have met twice
-  // means that both have all the frames of the other one that came before.
+  // All others are agreed on while NCCL is busy with the first. After two barriers each rank has
+  // received all earlier frames of the other.
   Double::Get().keep_busy(rank, 1);
   begin(rank == 0 ? SendOf(out, 1, 0) : RecvOf(in[0], 0, 0));
   const auto meet = [&] {
@@ -369,8 +369,8 @@ std::vector<std::string> CallsOfCrossing(int rank, Runtime& runtime, int set, si
   return calls;
 }
 
-// What has its turn together is one launch, and two messages each way are two: the second ones wait
-// for the first ones in NCCL.
+// Messages that are due together share one launch. Two messages each way take two launches: the
+// second ones wait for the first ones in NCCL.
 TEST_F(DeviceTest, MessagesThatCrossAreOneLaunch) {
   Ranks ranks(2);
   RunAll(ranks, [](int rank, Runtime& runtime) {
@@ -386,7 +386,7 @@ TEST_F(DeviceTest, MessagesThatCrossAreOneLaunch) {
   });
 }
 
-// NCCL connects two ranks with what each has in its group, which has to be the same then.
+// NCCL connects two ranks within a group call, which must contain the same calls on both.
 TEST_F(DeviceTest, TheFirstMessageInEachDirectionIsLaunchedAlone) {
   Ranks ranks(2);
   RunAll(ranks, [](int rank, Runtime& runtime) {
@@ -399,7 +399,7 @@ TEST_F(DeviceTest, TheFirstMessageInEachDirectionIsLaunchedAlone) {
   });
 }
 
-// The kernel at its peer ends with the communicator.
+// Its peer's kernel ends with the communicator.
 TEST_F(DeviceTest, ALostRankEndsMessagesThatNcclCarries) {
   Ranks ranks(3);
   std::barrier launched(3);
@@ -459,7 +459,7 @@ TEST_F(DeviceTest, AMismatchOfMessagesConcernsTheTwoRanksAlone) {
   });
 }
 
-// What can't be copied is an error on the two ranks alone. These sizes are used once: pinned memory
+// A failed copy is an error on the two ranks only. The sizes are used once, because pinned memory
 // is kept.
 TEST_F(DeviceTest, PinnedMemoryThatRunsOutConcernsTheTwoRanksAlone) {
   constexpr size_t kOnce = size_t{9} << 20;
@@ -475,7 +475,7 @@ TEST_F(DeviceTest, PinnedMemoryThatRunsOutConcernsTheTwoRanksAlone) {
       auto operation = OnSet(rank == 0 ? SendOf(data, 1) : RecvOf(data, 0), set);
       if (rank == 0 ? from_device : to_device) operation = OnCuda(operation, rank);
       const Status status = Call(runtime, operation);
-      // It has found its receive, and would have been copied in full.
+      // It has been matched with its receive, and would have been copied in full.
       if (rank == 1 || from_device) {
         EXPECT_THAT(status.message(), HasSubstr("cuMemHostAlloc")) << status.message();
         EXPECT_THAT(status.message(), HasSubstr(operation->DisplayName()));
@@ -493,12 +493,12 @@ TEST_F(DeviceTest, PinnedMemoryThatRunsOutConcernsTheTwoRanksAlone) {
           Call(runtime, OnSet(rank == 0 ? SendOf(small, 1) : RecvOf(small, 0), set));
       EXPECT_TRUE(next.ok()) << next.message();
     };
-    attempt(true, false);  // offered for NCCL, and wanted in frames
+    attempt(true, false);  // offered for NCCL, but requested in frames
     attempt(false, true);  // the receiver has no room
   });
 }
 
-// A device may write to the tensor until then.
+// Until then a device may write to the tensor.
 TEST_F(DeviceTest, AReceiveThatIsLaunchedEndsWithItsCopyAlsoWhenTheSetFails) {
   Ranks ranks(2);
   std::barrier launched(2);
@@ -547,7 +547,7 @@ TEST_F(DeviceTest, WhatHadComeBeforeALossIsReceivedOnTheDevice) {
   });
 }
 
-// Callers whose streams wait for the message have nothing else to wait for before they leave.
+// Callers whose streams wait for the message leave without any other wait.
 TEST_F(DeviceTest, ACleanShutdownWaitsForWhatIsReceived) {
   Ranks ranks(2);
   RunAll(ranks, [](int rank, Runtime& runtime) {
@@ -569,7 +569,7 @@ TEST_F(DeviceTest, ACleanShutdownWaitsForWhatIsReceived) {
   });
 }
 
-// Members alone can't agree on the order of launches, which messages do without.
+// Members alone can't agree on a launch order; messages don't need one.
 TEST_F(DeviceTest, MessagesOnASetMadeByItsMembers) {
   Ranks ranks(2);
   RunAll(ranks, [](int rank, Runtime& runtime) {

@@ -46,7 +46,7 @@ TEST_F(DeviceTest, AllreduceRunsOnNcclAndIsLaunchedBeforeItIsDone) {
   });
 }
 
-// The scale factors are one operator of NCCL's; bits of float16 come from it too.
+// One NCCL operator applies both scale factors; it must also give the same float16 bits.
 TEST_F(DeviceTest, ScaledAverageOfAGroup) {
   for (const bool buffer : {false, true}) {
     Config config;
@@ -76,8 +76,7 @@ TEST_F(DeviceTest, ScaledAverageOfAGroup) {
   }
 }
 
-// Whether tensors lie next to each other is a rank's own affair: it must not show in what is
-// called.
+// Whether tensors are adjacent differs between ranks, so it must not affect the calls.
 TEST_F(DeviceTest, TensorsAreReducedOneByOneWhereverTheyLie) {
   constexpr size_t kFloats = 64;
   Ranks ranks(2);
@@ -97,7 +96,7 @@ TEST_F(DeviceTest, TensorsAreReducedOneByOneWhereverTheyLie) {
   });
 }
 
-// They would make different numbers of calls, and wait for each other for ever.
+// They would make different numbers of calls, and deadlock.
 TEST(LaneConnectorTest, RanksThatFuseInDifferentWaysDoWithoutNccl) {
   const std::vector<int> ranks = {0, 3};
   std::vector<LaneHello> hellos(2);
@@ -122,7 +121,7 @@ TEST_F(DeviceTest, MinimumGoesThroughHostMemory) {
   });
 }
 
-// By NCCL and, with Config::backend native, through host memory.
+// By NCCL, and through host memory with Config::backend native.
 class DeviceMoveTest : public DeviceTest, public ::testing::WithParamInterface<BackendChoice> {};
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceMoveTest,
                          ::testing::Values(BackendChoice::kNccl, BackendChoice::kNative));
@@ -269,8 +268,8 @@ TEST_F(DeviceTest, ASetUsesOneDeviceOfARankAndNoCapturingStream) {
   });
 }
 
-// A device takes one kernel at a time here: ranks that launched those of overlapping sets in
-// different orders would never end.
+// Here a device runs one kernel at a time: ranks that launched kernels of overlapping sets in
+// different orders would deadlock.
 TEST_F(DeviceTest, OverlappingSetsLaunchInOneOrder) {
   constexpr int kRanks = 4;
   const std::vector<std::vector<int>> members = {{0, 1, 2, 3}, {0, 1}, {1, 2}, {2, 3}, {0, 3}};
@@ -307,7 +306,7 @@ TEST_F(DeviceTest, OverlappingSetsLaunchInOneOrder) {
       }
     }
   });
-  // What two ranks have in common they have launched in one order.
+  // Two ranks have launched their common operations in the same order.
   for (int a = 0; a < kRanks; ++a) {
     for (int b = 0; b < a; ++b) {
       const auto common = [&](int rank, int other) {
@@ -350,7 +349,7 @@ TEST_F(DeviceTest, CommunicatorsAreMadeLazilyAndGoWithTheirSets) {
   EXPECT_EQ(Double::Get().aborted_communicators(), aborted);
 }
 
-// The survivors' kernels wait for the rank that is gone; they are made to end.
+// The survivors' kernels wait for the lost rank until they are aborted.
 TEST_F(DeviceTest, ALostRankEndsTheKernelsOfTheOthers) {
   Ranks ranks(3);
   const int aborted = Double::Get().aborted_communicators();

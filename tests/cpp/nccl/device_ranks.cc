@@ -7,9 +7,8 @@
 #include <sstream>
 #include <thread>
 
-// ThreadSanitizer asks for it. The C library frees the thread-local memory of a detached thread
-// that has ended in whichever thread comes by; that it has ended the kernel says, which is not
-// seen.
+// Called by ThreadSanitizer. Any thread may free the thread-local memory of a detached thread that
+// has ended. It learns of the end from the kernel, which the sanitizer doesn't see.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:_dl_deallocate_tls\n"; }
 

@@ -16,10 +16,10 @@
 
 namespace horoscale::testing {
 
-// For which something that must not happen is waited for.
+// How long a test waits for an event that must not happen.
 inline constexpr double kNotSeconds = 0.2;
 
-// The double's own functions. The library is opened by the test, and found loaded by the runtime.
+// The double's control functions. The test opens the library; the runtime then finds it loaded.
 class Double {
  public:
   static const Double& Get();
@@ -35,9 +35,9 @@ class Double {
   decltype(double_live_communicators)* live_communicators;
   decltype(double_aborted_communicators)* aborted_communicators;
 
-  // Communicators in the order in which the device got kernels of them.
+  // Communicators in the order in which the device received kernels from them.
   std::vector<std::string> Launches(int device) const;
-  // What was called in each of these kernels.
+  // The calls in each of these kernels.
   std::vector<std::string> Calls(int device) const;
 
  private:
@@ -48,7 +48,8 @@ class Double {
 
 CudaDevice& Device(int ordinal);
 
-// Makes an operation one on CUDA tensors of this device, whose caller's stream is the legacy one.
+// Turns an operation into one on CUDA tensors of this device; the caller's stream is the legacy
+// one.
 inline OperationPtr OnCuda(OperationPtr operation, int ordinal) {
   operation->request.signature.on_device = true;
   operation->on_device = std::make_unique<OnDevice>();
@@ -59,18 +60,17 @@ inline OperationPtr OnCuda(OperationPtr operation, int ordinal) {
   return operation;
 }
 
-// The double is as it was before each test, and keeps no communicator after it.
+// Each test starts with a fresh double and must leave no communicator behind.
 class DeviceTest : public ::testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
 };
 
-// Runs the body on each rank, and shuts all down at the same time.
+// Runs the body on each rank, and shuts all of them down at the same time.
 void RunAll(Ranks& ranks, const Ranks::Body& body);
 
-// An operation whose rows move: allgather, alltoall (its splits are still to be set),
-// reducescatter.
+// An allgather, alltoall (the caller sets its splits) or reducescatter.
 OperationPtr Moved(OpKind kind, const std::vector<float>& in, int64_t row_floats);
 // What an allgather or an alltoall has received.
 std::vector<float> ResultOf(const Operation& operation);

@@ -24,7 +24,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kNotReady = 600;
 
-// What an event stands for since it was last recorded.
+// The work that an event was last recorded after.
 class Token {
  public:
   void Set() {
@@ -88,7 +88,7 @@ struct Stream {
   std::deque<std::function<void()>> work;
   bool closing = false;
   bool blocked = false;
-  std::thread thread;  // last: it uses the others
+  std::thread thread;  // last, because it uses the others
 };
 
 namespace {
@@ -96,7 +96,7 @@ namespace {
 struct Context {
   int device;
   std::mutex mutex;
-  std::unique_ptr<Stream> legacy;  // made when it is first used
+  std::unique_ptr<Stream> legacy;  // created on first use
 };
 
 std::array<Context, kDevices>& Contexts() {
@@ -115,7 +115,7 @@ std::atomic<bool> refuses_pinned{false};
 // The null stream is one of the current context.
 Stream* Resolve(Stream* stream) {
   if (stream != nullptr) return stream;
-  if (current.empty()) std::abort();  // the driver would say: invalid context
+  if (current.empty()) std::abort();  // the driver would return: invalid context
   Context& context = *current.back();
   std::lock_guard lock(context.mutex);
   if (context.legacy == nullptr) context.legacy = std::make_unique<Stream>(context.device);

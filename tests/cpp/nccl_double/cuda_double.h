@@ -1,4 +1,4 @@
-// The driver's half of the double, as NCCL's half uses it.
+// The driver's half of the double, as the NCCL half uses it.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@ namespace nccl_double {
 
 struct Stream;
 
-// Runs in the stream's order, in its thread.
+// Runs in stream order, on the stream's thread.
 void Push(Stream* stream, std::function<void()> work);
 int DeviceOf(const Stream* stream);
 // Of the calling thread's context.

@@ -6,7 +6,7 @@
 
 namespace nccl_double {
 
-// One of NCCL's operators, or a sum of values that are multiplied by `factor` first.
+// One of NCCL's operators, or a sum of values multiplied by `factor` first.
 struct Operator {
   int number = 0;
   double factor = 1.0;

@@ -61,7 +61,7 @@ Mailboxes::Ring& Mailboxes::RingOf(int from, int to) const {
   return *reinterpret_cast<Ring*>(memory_ + kHeaderBytes + index * sizeof(Ring));
 }
 
-// As many bytes as the ring has or takes, up to its end.
+// As many bytes as the ring holds or has room for, up to its end.
 bool Mailboxes::Move(Transfer& transfer) {
   const bool sends = transfer.out != nullptr;
   Ring& ring = sends ? RingOf(rank_, transfer.peer) : RingOf(transfer.peer, rank_);

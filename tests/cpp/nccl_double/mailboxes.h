@@ -1,5 +1,5 @@
-// Mailboxes: how the ranks of a double's communicator reach each other: for each ordered pair of
-// ranks a ring of bytes in a file that all of them map.
+// Mailboxes connect the ranks of one of the double's communicators: a ring of bytes for each
+// ordered pair of ranks, in a file that all of them map.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace nccl_double {
 
-// A run of bytes to a peer or from one. Those of one peer and direction move one after the other.
+// Bytes to or from a peer. Transfers of one peer and direction run one after the other.
 struct Transfer {
   int peer = 0;
   const char* out = nullptr;  // to send; null: to receive
@@ -25,12 +25,12 @@ class Mailboxes {
   static std::unique_ptr<Mailboxes> Open(const std::string& path, int size, int rank);
   ~Mailboxes();
 
-  // Whether all ranks have opened it; the file's name is gone by then.
+  // Whether all ranks have opened it; its file is unlinked by then.
   bool AllJoined() const;
   void Leave();  // together: see AllLeft()
   bool AllLeft() const;
 
-  // Moves all bytes; false if `stopped` said so first.
+  // Moves all bytes; false if `stopped` returned true first.
   bool Run(std::vector<Transfer> transfers, const std::function<bool()>& stopped);
 
  private:

@@ -34,11 +34,12 @@ constexpr int kRemoteError = 6;
 constexpr int kInProgress = 7;
 constexpr int kFirstOwnOperator = 5;
 constexpr int kDevices = 8;
-// After a launch the communicator is busy for so many polls, as NCCL's are that don't block.
+// The number of polls for which a communicator is busy after a launch, as NCCL's nonblocking ones
+// are.
 constexpr int kBusyPolls = 2;
 constexpr std::chrono::microseconds kPause(50);
 
-// What tests have set, and what they may ask; by device.
+// State that tests set and query, by device.
 struct Knobs {
   std::atomic<bool> exclusive{false};
   std::array<std::atomic<int>, kDevices> delay{};
@@ -94,7 +95,7 @@ struct ncclComm {
 namespace nccl_double {
 namespace {
 
-// What ranks that run one kernel must agree on.
+// The arguments on which the ranks of one kernel must agree.
 struct Heading {
   int call, type, root;
   int padding;
@@ -124,7 +125,7 @@ class Kernel {
     return [this] { return comm_->Stopped(); };
   }
 
-  // Waits for its turn on the device, and for what the test holds it up with.
+  // Waits for its turn on the device, and while the test holds it.
   bool Begin() {
     Knobs& knobs = TheKnobs();
     const auto device = static_cast<size_t>(comm_->device);
@@ -150,7 +151,7 @@ class Kernel {
     std::erase(knobs.waiting[comm_->device], this);
   }
 
-  // One collective, or all sends and receives that follow each other; returns what comes next.
+  // Runs one collective, or a series of sends and receives; returns the index of the next call.
   size_t RunFrom(size_t i) {
     if (launches_[i].call != Call::kSend && launches_[i].call != Call::kReceive) {
       RunCollective(launches_[i]);
@@ -171,7 +172,7 @@ class Kernel {
     return i;
   }
 
-  // All ranks send each other all they have, whatever the operation: it is small.
+  // All ranks exchange their whole data, whatever the operation: it is small.
   void RunCollective(const Launch& launch) {
     const Heading own{static_cast<int>(launch.call), launch.type, launch.peer, 0, launch.count};
     std::vector<Heading> headings(static_cast<Size>(size()));

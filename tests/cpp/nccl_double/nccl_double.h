@@ -9,28 +9,28 @@
 
 #pragma GCC visibility push(default)
 extern "C" {
-// One kernel at a time on each device, in the order in which they become ready: ranks that launch
-// in different orders wait for each other for ever, as kernels that fill a GPU do.
+// Each device runs one kernel at a time, in the order in which they become ready: ranks that launch
+// in different orders deadlock, as with kernels that fill a GPU.
 void double_set_exclusive(int exclusive);
 // Delays the start of the device's kernels.
 void double_set_delay(int device, int microseconds);
-// Kernels of the device that have not started wait until 0 is set.
+// Kernels of the device that have not started wait until this is set to 0.
 void double_hold(int device, int hold);
-// Communicators of the device do not finish their launches until 0 is set.
+// Communicators of the device do not finish their launches until this is set to 0.
 void double_keep_busy(int device, int keep);
-// The next kernel of the device does not run: its communicator has this asynchronous error.
+// The device's next kernel does not run: its communicator gets this asynchronous error.
 void double_fail_next(int device, int result);
-// Later work on the stream waits until 0 is set, as after a long kernel.
+// Later work on the stream waits until this is set to 0, as after a long kernel.
 void double_block(void* stream, int block);
-// New pinned memory can't be allocated until 0 is set.
+// Allocating new pinned memory fails until this is set to 0.
 void double_refuse_pinned(int refuse);
-// All streams claim that a graph is being captured on them.
+// All streams report that a graph is being captured on them.
 void double_set_capturing(int capturing);
 // Communicators that have neither been destroyed nor aborted, and those aborted so far.
 int double_live_communicators();
 int double_aborted_communicators();
-// Launches so far on the device, a line for each kernel: communicator's file, a space, and what was
-// called, with a + in between where it was several. Returns the length of all.
+// The device's launches so far, one line per kernel: the communicator's file, a space, and the
+// calls, joined by +. Returns the length of the whole text.
 size_t double_log(int device, char* out, size_t capacity);
 }
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-// A training whose network changes: what is chosen for its adaptive gradients, seen by all members.
-// Clock, network and errors are simulated; coordinator and members are the real ones.
+// A training run whose network changes: the encodings chosen for its adaptive gradients, as all
+// members see them. Clock, network and errors are simulated; coordinator and members are real.
 
 #include <gtest/gtest.h>
 
@@ -37,10 +37,10 @@ class Training {
     for (int i = 0; i < count; ++i) Step();
   }
 
-  // Of the last step.
+  // Seconds of the last step.
   double exposed() const { return exposed_; }
   double seconds() const { return seconds_; }
-  // How many tensors were sent in which encoding.
+  // The number of tensors per encoding.
   std::map<std::string, int> Chosen() const {
     std::map<std::string, int> chosen;
     for (const auto& [_, encoding] : encodings_) ++chosen[std::string(Name(encoding.kind))];
@@ -50,7 +50,7 @@ class Training {
 
   std::map<EncodingKind, double> errors = {
       {EncodingKind::kInt8, 0.006}, {EncodingKind::kInt4, 0.1}, {EncodingKind::kOneBit, 1.2}};
-  double worst_member_errs = 1;  // how much more the last member loses
+  double worst_member_errs = 1;  // factor of the last member's losses
 
  private:
   struct Running {
@@ -110,7 +110,7 @@ class Training {
     }
   }
 
-  // All members apply the entry, and do the same.
+  // All members apply the entry with the same result.
   void Start(Running& running) {
     const Action action = *cluster_.member(0).Apply(running.entry);
     for (uint32_t i = 1; i < cluster_.size(); ++i) {
@@ -133,7 +133,7 @@ class Training {
   }
 
   void OnFinished(Token token, const Encoding& encoding) {
-    // Tokens are given in the order of submission, to one member after the other.
+    // Tokens are assigned in submission order, member by member.
     const auto size = static_cast<Token>(cluster_.size());
     const std::string name = "gradient " + std::to_string((token - 1) / size % kTensors);
     const auto before = encodings_.find(name);
@@ -148,7 +148,7 @@ class Training {
 
   CoreCluster cluster_;
   Signature signature_;
-  std::deque<Running> waiting_;  // published; the first one may be under way
+  std::deque<Running> waiting_;  // published; the first one may be in progress
   double bytes_per_second_ = 0;
   double blocked_at_ = std::numeric_limits<double>::infinity();
   double exposed_ = 0;
@@ -171,7 +171,7 @@ TEST(AdaptiveTraining, FollowsTheNetworkWithin20Steps) {
   training.Steps(1);
   EXPECT_GT(training.exposed(), 0.5 * training.seconds());
   training.Steps(19);
-  // Enough is compressed to hide it, and no more: without the 4 bits it would not be hidden.
+  // Just enough is compressed to hide it: without the 4 bits it would not be hidden.
   EXPECT_LT(training.exposed(), 0.06 * training.seconds());
   EXPECT_EQ(training.Chosen().count("none"), 0u);
   EXPECT_GT(training.Chosen()["int4"], 0);
@@ -200,7 +200,7 @@ TEST(AdaptiveTraining, AFastNetworkAndOneHostCompressNothing) {
 
 TEST(AdaptiveTraining, NoMoreThanNeeded) {
   Training training(2, 5, true);
-  training.SetRate(400);  // a third more than is hidden
+  training.SetRate(400);  // a third more than can be hidden
   training.Steps(40);
   EXPECT_LT(training.exposed(), 0.06 * training.seconds());
   EXPECT_GT(training.Chosen()["none"], 0);
@@ -213,7 +213,7 @@ TEST(AdaptiveTraining, TheBoundHolds) {
   training.worst_member_errs = 1.5;  // then 4 bits would lose 0.15
   training.Steps(40);
   EXPECT_EQ(training.Chosen(), (Chosen{{"int8", kTensors}}));
-  // What one member loses is more from now on.
+  // From now on one member loses more.
   training.errors[EncodingKind::kInt8] = 0.09;
   training.Steps(5);
   EXPECT_EQ(training.Chosen(), (Chosen{{"bfloat16", kTensors}}));

@@ -1,5 +1,5 @@
 // Thousands of random jobs, each from one seed, in one thread. HOROSCALE_SIM_SEEDS sets their
-// number, HOROSCALE_SIM_FIRST_SEED where they begin: a failure names its seed.
+// number, HOROSCALE_SIM_FIRST_SEED the first seed; a failure names its seed.
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ class Job {
     for (auto& set : sets_) set->CheckEnd();
   }
 
-  // How many operations ended with all members' posts; between hosts; with a name.
+  // The numbers of operations that ended by posts alone: in all, between hosts, and named.
   uint64_t NumPosted() const {
     uint64_t count = 0;
     for (const auto& set : sets_) count += set->num_posted();
@@ -87,7 +87,7 @@ class Job {
                                                    std::move(epochs), joins, random_));
   }
 
-  // Sets that the rank is not in go on.
+  // Sets without the lost rank continue.
   void LoseRank(int rank) {
     for (auto& set : sets_) {
       if (set->HasRank(rank)) set->LoseMember();

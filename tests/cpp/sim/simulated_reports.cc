@@ -1,4 +1,4 @@
-// What members report and post, and how it comes to the coordinator and to each other.
+// Members' reports and posts, and their delivery to the coordinator and to each other.
 
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ void SimulatedSet::SendValues(uint32_t member, std::span<const uint32_t> targets
   }
 }
 
-// To who reports for the host of `of`.
+// To the member that reports for the host of `of`.
 void SimulatedSet::TellOfPost(uint32_t member, uint32_t of, const Post& post) {
   Report report;
   report.applied_sequence = post.applied_sequence;
@@ -124,7 +124,7 @@ bool SimulatedSet::DeliverPost(uint32_t member) {
   return false;
 }
 
-// What those have said who have all posted what this member has; `own` of itself.
+// The sum of the values posted by `from`, once all of them have posted; `own` is this member's.
 std::optional<SimulatedSet::Values> SimulatedSet::ValuesOf(uint32_t member,
                                                            std::span<const uint32_t> from,
                                                            const Values& own) const {
@@ -144,7 +144,7 @@ std::optional<SimulatedSet::Values> SimulatedSet::ValuesOf(uint32_t member,
   return sum;
 }
 
-// What all members have posted, where it is known here that they have.
+// The sum over all members, once this member knows that all have posted.
 std::optional<SimulatedSet::Values> SimulatedSet::ResultOf(uint32_t member) {
   Node& node = nodes_[member];
   const PostRoutes& routes = *node.routes;

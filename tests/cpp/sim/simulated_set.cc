@@ -22,7 +22,7 @@ int64_t BytesOf(const Action& action) {
   return bytes;
 }
 
-// Whether members can wait for each operation: they call all in the same order, as far as they do.
+// Whether members can block in each operation: every member calls a prefix of the same order.
 bool HaveOneOrder(const std::vector<Epoch>& epochs) {
   for (const Epoch& epoch : epochs) {
     const auto& longest = *std::ranges::max_element(
@@ -132,7 +132,7 @@ bool SimulatedSet::SubmitOne(uint32_t member) {
   const Status status = node.member->Submit(submission.request, token);
   if (!status.ok()) {
     EXPECT_EQ(status.code(), StatusCode::kDuplicateName) << status.message();
-    return false;  // the step before is still under way
+    return false;  // the previous step is still in progress
   }
   submitted_.push_back({member, submission.operation, submission.request});
   by_operation_[submission.operation].push_back(token);
@@ -202,7 +202,7 @@ void SimulatedSet::End(uint32_t member, Token token) {
   submitted_[token - 1].ended = true;
 }
 
-// Everything that must be the same on all members, operations in the place of tokens.
+// Everything that must be equal on all members, with operations instead of tokens.
 std::string SimulatedSet::Fingerprint(uint32_t member, const Action& action) const {
   const bool absent = std::binary_search(action.absent.begin(), action.absent.end(), member);
   std::ostringstream text;
@@ -249,7 +249,7 @@ void SimulatedSet::CheckBucket(uint32_t member, const Action& action) {
   CheckParticipants(action);
 }
 
-// All members that are not absent have submitted the same, and the others have not.
+// All members that are not absent have submitted the same operation, and the others have not.
 void SimulatedSet::CheckParticipants(const Action& action) const {
   for (const Piece& piece : action.pieces) {
     if (piece.token == kNoToken) continue;
@@ -279,8 +279,8 @@ void SimulatedSet::CheckFailure(const Action& action) const {
   }
 }
 
-// Among what was published at once, and so was ready at once, nothing goes before something more
-// urgent.
+// Of entries that were published, and thus ready, at the same time, none runs before a more urgent
+// one.
 void SimulatedSet::CheckUrgency(const Action& action) {
   Executed executed;
   executed.is_bucket = action.type == Action::Type::kExecute;
@@ -309,8 +309,8 @@ void SimulatedSet::CheckUrgency(const Action& action) {
   }
 }
 
-// What was published and not executed after each TakePlan() is within the credit, or one bucket, or
-// the buckets of one group.
+// After each TakePlan(), the published entries that are not yet executed are within the credit, or
+// are one bucket, or the buckets of one group.
 void SimulatedSet::CheckCredit() const {
   for (const Published& published : published_) {
     int64_t bytes = 0;

@@ -29,14 +29,14 @@ class SimulatedSet {
 
   // Executes one random event; returns false if nothing happened.
   bool Step();
-  // Whether something can still happen.
+  // Whether any event can still happen.
   bool Sweep();
   bool HasRank(int rank) const;
   // A member is lost: the survivors abandon the set.
   void LoseMember();
   uint64_t num_posted() const { return num_posted_; }
   uint64_t num_named_posted() const { return num_named_posted_; }
-  // Of those that were posted: between hosts.
+  // Of the posted operations: those between hosts.
   uint64_t num_posted_between_hosts() const { return hosts_.empty() ? 0 : num_posted_; }
   // Checks that every token has ended and no state remains.
   void CheckEnd();
@@ -49,7 +49,7 @@ class SimulatedSet {
     Request request;
     bool ended = false;
   };
-  // What is said of an operation where it is posted: its number, and by how many members.
+  // The payload of a post: the operation's number, and the number of members that it stands for.
   struct Values {
     uint64_t operation = 0;
     uint64_t members = 0;
@@ -57,20 +57,20 @@ class SimulatedSet {
   struct Node {
     std::unique_ptr<Member> member;
     size_t epoch = 0;
-    size_t next = 0;  // in the epoch's submissions
+    size_t next = 0;  // index into the epoch's submissions
     bool joined = false;
     struct Said {
       enum class Kind { kReport, kGroupReport, kPost } kind = Kind::kReport;
       Bytes bytes;
     };
-    std::deque<Said> said;  // to the coordinator, or who reports for the host
+    std::deque<Said> said;  // to the coordinator, or to the member that reports for the host
     std::optional<Aggregator> aggregator;
     std::deque<Bytes> plan;
     std::unique_ptr<PostRoutes> routes;
     std::unique_ptr<PostTable> table;
-    std::vector<std::deque<Bytes>> posts;  // on their way to it, by sender
+    std::vector<std::deque<Bytes>> posts;  // in flight, by sender
     Token posted = kNoToken;
-    std::optional<Values> of_host;  // posted to the other hosts
+    std::optional<Values> of_host;  // posts to the other hosts
   };
 
   bool Act(uint32_t what, uint32_t member);
@@ -104,9 +104,9 @@ class SimulatedSet {
     uint64_t executed;  // the last entry that had been executed by then
     uint64_t last;
   };
-  struct Executed {  // what one entry was, as member 0 saw it
+  struct Executed {  // one entry, as member 0 saw it
     bool is_bucket = false;
-    uint64_t operation = 0;  // if it is of one only
+    uint64_t operation = 0;  // if it contains only one
     int64_t bytes = 0;
     int least_urgent = 0;
   };
@@ -115,7 +115,7 @@ class SimulatedSet {
   std::vector<Epoch> epochs_;
   bool joins_;
   Random& random_;
-  const bool blocks_;                  // members wait for each operation
+  const bool blocks_;                  // members block in each operation
   const int posts_percent_;            // of what may be posted
   const std::vector<uint32_t> hosts_;  // of the members; empty: one
   const ReportTree tree_;
@@ -127,10 +127,10 @@ class SimulatedSet {
   std::vector<std::string> actions_;  // by sequence - 1: what the first member to apply it did
   std::vector<Executed> executed_;    // by sequence - 1
   std::vector<Published> published_;
-  std::deque<uint64_t> executing_;  // at member 0
+  std::deque<uint64_t> executing_;  // on member 0
   uint64_t last_executed_ = 0;
   bool lost_ = false;
-  uint64_t num_posted_ = 0;  // that ended so, over the members
+  uint64_t num_posted_ = 0;  // ended by posts alone, summed over the members
   uint64_t num_named_posted_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// A broken peer: messages of a working set with bytes changed. Whatever they say is refused with
-// kProtocol or taken at its word; nothing crashes.
+// A broken peer: messages of a working set with bytes changed. Each is refused with kProtocol or
+// accepted as it is; nothing crashes.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ Request RandomRequest(Random& random) {
   return request;
 }
 
-// Until the first refusal, which ends a set.
+// Runs until the first refusal, which ends a set.
 void RunSet(Random& random) {
   CoordinatorOptions options;
   options.ranks = {0, 1};
@@ -65,7 +65,7 @@ void RunSet(Random& random) {
 
 constexpr uint32_t kAll[] = {0, 1};
 
-// Two members that wait for each operation, and post what they may. Until the first refusal.
+// Two members that block in each operation and post where they may. Runs until the first refusal.
 void RunPosts(Random& random) {
   CoordinatorOptions options;
   options.ranks = {0, 1};
@@ -77,7 +77,7 @@ void RunPosts(Random& random) {
   for (int step = 0; step < 40; ++step) {
     const Request request = RandomRequest(random);
     for (uint32_t i = 0; i < 2; ++i) {
-      if (members[i].HasPending()) return;  // what a stranger said: it may wait for ever
+      if (members[i].HasPending()) return;  // waits for a damaged post, maybe forever
       (void)members[i].Submit(request, ++token);
       Status status;
       if (const auto post = random.Chance(80) ? members[i].TakePost() : std::nullopt) {
@@ -96,7 +96,7 @@ void RunPosts(Random& random) {
     }
     for (const PlanEntry& entry : coordinator.TakePlan(0)) {
       for (Member& member : members) {
-        if (!member.Apply(entry).ok()) return;  // what it never said was planned
+        if (!member.Apply(entry).ok()) return;  // the plan contains what the member never submitted
       }
       coordinator.OnExecuted(entry.sequence);
     }

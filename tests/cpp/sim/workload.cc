@@ -14,8 +14,8 @@ class Generator {
         ranks_(ranks),
         quiet_(random.Chance(30)),
         has_priorities_(!quiet_ || random.Chance(30)) {
-    // Few operations without priorities, which all members call in one order, are what may be
-    // posted.
+    // Only operations that are few, without priorities and called in one order by all members, may
+    // be posted.
     const int named =
         quiet_ ? random_.Between(0, 2) : random_.Between(1, random_.Chance(20) ? 60 : 12);
     for (int i = 0; i < named; ++i)
@@ -116,7 +116,7 @@ class Generator {
     }
   }
 
-  // Named ones in any order, unless they wait for each other; unnamed ones in theirs.
+  // Named operations in any order, unless members block in each; unnamed ones in their own order.
   void Merge(std::vector<Submission> named, std::vector<Submission> unnamed,
              std::vector<Submission>& out) {
     if (!quiet_) random_.Shuffle(named);

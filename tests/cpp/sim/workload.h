@@ -16,7 +16,7 @@ struct Submission {
   Request request;
 };
 
-// Between two joins, by member, in the order of submission.
+// The submissions between two joins, by member, in order.
 using Epoch = std::vector<std::vector<Submission>>;
 
 struct WorkloadOptions {

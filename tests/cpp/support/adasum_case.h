@@ -1,5 +1,5 @@
-// An Adasum of random vectors with its expected result, once more in plain float64: for any
-// Exchange, as the cases of collective_cases.h.
+// An Adasum of random vectors with its expected result, which is computed again in plain float64.
+// Works with any Exchange, as collective_cases.h does.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline Vector AdasumOfTwo(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// `group` consecutive ones each are averaged first.
+// Each `group` consecutive vectors are averaged first.
 inline Vector ReferenceAdasum(const std::vector<Vector>& vectors, size_t group) {
   std::vector<Vector> left;
   for (size_t first = 0; first < vectors.size(); first += group) {

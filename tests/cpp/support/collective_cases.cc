@@ -38,7 +38,7 @@ std::string Travelling(std::optional<DataType> wire) {
   return wire ? " travelling as " + std::string(Name(*wire)) : "";
 }
 
-// Random places, in order, where `total` is cut; the ends are among them.
+// Random sorted positions at which to split `total`, including both ends.
 std::vector<int64_t> Cut(std::mt19937_64& random, int64_t total, int cuts) {
   std::vector<int64_t> ends = {0, total};
   for (int i = 0; i < cuts; ++i) ends.push_back(Pick(random, 0, total));
@@ -218,7 +218,7 @@ class ReduceCase : public CollectiveCase {
     const uint32_t m = exchange.self();
     const bool is_absent = Contains(options_.absent, m);
     std::byte* in = is_absent ? nullptr : in_[m].data();
-    // Also where nothing is to be written.
+    // Even where nothing is to be written.
     std::byte* out = is_absent ? nullptr : options_.in_place ? in : out_[m].data();
     return MakeReduce(exchange, {.reduction = options_.reduction,
                                  .segments = Segments(ends_, in, out),
@@ -305,8 +305,8 @@ class BroadcastCase : public CollectiveCase {
   std::vector<Bytes> out_;
 };
 
-// Memory of a member for a result: none, of the right size, too small or too large. What is around
-// it, and what doesn't fit, must be left alone.
+// A member's memory for a result: none, of the right size, too small or too large. Bytes around the
+// result must not change.
 class CaseRoom {
  public:
   CaseRoom() = default;  // none
@@ -351,7 +351,7 @@ std::string CheckResult(const std::string& who, const AllgatherResult& result,
   return Difference(who, {result.data.get(), result.data.get() + expected.size()}, expected);
 }
 
-// And gather, which is the same for its root alone.
+// Also gather, where only the root receives.
 class AllgatherCase : public CollectiveCase {
  public:
   AllgatherCase(std::mt19937_64& random, const RowsCaseOptions& options,
@@ -525,7 +525,7 @@ class AlltoallCase : public CollectiveCase {
   std::vector<CaseRoom> rooms_;  // by member
 };
 
-// Sometimes, and only where there is something to make smaller.
+// Sometimes, and only where there is something to reduce.
 std::optional<DataType> RandomWire(std::mt19937_64& random, DataType dtype) {
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) return {};
   if (Pick(random, 0, 1) == 0) return {};

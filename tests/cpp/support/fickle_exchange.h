@@ -1,6 +1,6 @@
-// FickleExchange: a single-threaded Exchange that uses all freedoms of the contract: calls randomly
-// return "not yet", fresh banks contain garbage, and readers see garbage outside their extents and
-// after their release. It checks the rules of exchange.h on every call.
+// FickleExchange: a single-threaded Exchange that uses every freedom of the contract: calls
+// randomly return "not yet", fresh banks contain garbage, and readers see garbage outside their
+// extents and after their release. It checks the rules of exchange.h on every call.
 #pragma once
 
 #include <gtest/gtest.h>

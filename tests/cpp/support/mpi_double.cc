@@ -21,7 +21,7 @@ enum class Kind { kDuplicate, kBroadcast, kAllreduce, kReducescatter, kAllgather
 
 struct Comm;
 
-// One collective: what each rank gave to it.
+// One collective: the arguments of each rank.
 struct Meeting {
   struct Part {
     const void* in = nullptr;
@@ -39,7 +39,7 @@ struct Meeting {
   int error = 0;
 };
 
-// What the ranks of a communicator share.
+// State shared by the ranks of a communicator.
 struct Context {
   std::vector<int> world_ranks;
   std::vector<size_t> begun;  // collectives, by rank
@@ -59,7 +59,7 @@ struct Request {
   std::shared_ptr<Meeting> meeting;
 };
 
-// Ranks that make a communicator together.
+// Ranks that create a communicator together.
 struct Making {
   size_t come = 0;
   size_t gone = 0;
@@ -75,7 +75,7 @@ struct MpiDouble::State {
   std::set<Comm*> living;
   std::map<std::pair<Context*, std::vector<int>>, std::shared_ptr<Making>> making;
   std::set<std::string> failing;
-  // Operations that were begun, and memory that was handed out: reachable for the leak checker.
+  // Keeps pending operations and returned memory reachable for the leak checker.
   std::vector<std::shared_ptr<Request>> requests;
   bool is_held = false;
 };
@@ -119,7 +119,7 @@ void AddTo(void* sum, const void* values, size_t bytes) {
   }
 }
 
-// The sum of everybody's, wherever it is; all are as long.
+// The sum of all ranks' values, wherever they are; all have the same length.
 std::vector<std::byte> Sum(const Meeting& meeting) {
   std::vector<std::byte> sum(meeting.parts[0].bytes);
   for (const Meeting::Part& part : meeting.parts) {
@@ -257,7 +257,7 @@ int GroupFree(MpiHandle* group) {
   return 0;
 }
 
-// Blocks until all ranks of the group have come, as MPI does.
+// Blocks until all ranks of the group have called, as MPI does.
 int CommCreateGroup(MpiHandle parent, MpiHandle group, int, MpiHandle* out) {
   std::unique_lock lock(now->mutex);
   MpiDouble::State* const state = now;
@@ -367,7 +367,7 @@ MpiDouble::MpiDouble(int size) : state_(new State) {
 }
 
 MpiDouble::~MpiDouble() {
-  // Ranks that were told to keep a communicator keep its library too.
+  // Ranks that keep a communicator also keep its library.
   MpiLibrary::Keep(std::move(library_));
 }
 

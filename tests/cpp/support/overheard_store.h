@@ -1,5 +1,4 @@
-// A store that reveals to a test what ranks contribute to a gathering, as an attacker could learn
-// it.
+// A store that shows a test what ranks contribute to a gathering, as an attacker could see it.
 #pragma once
 
 #include <future>

@@ -1,5 +1,5 @@
 // A reference implementation of reductions, written for clarity, one element at a time, without
-// code of the library. Fold() and the collectives are compared with it bit by bit.
+// code of the library. Fold() and the collectives must match it bit by bit.
 #pragma once
 
 #include <cmath>
@@ -246,9 +246,9 @@ inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources
   return {};
 }
 
-// hosts[i] is the host of source i; empty if all are on one. Each host's values are folded and
-// stored, and what hosts stored is folded in their order; on one host there is nothing in between.
-// `wire`: the type in which hosts store, and the result is, if it isn't their own.
+// hosts[i] is the host of source i; empty if all are on one. Each host folds its values and stores
+// the result, and the stored results are folded in host order. `wire`: the type in which hosts
+// store their results, and the final result is, if it isn't their own type.
 inline Bytes ReferenceFold(const Reduction& r, const std::vector<Bytes>& sources,
                            const std::vector<uint32_t>& hosts, std::optional<DataType> wire = {}) {
   std::map<uint32_t, std::vector<Bytes>> by_host;

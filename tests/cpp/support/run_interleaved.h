@@ -11,7 +11,7 @@
 
 namespace horoscale::testing {
 
-// Steps collectives in turn until all are done; they must not fail, nor all wait.
+// Steps the collectives in turn until all are done; they must not fail, nor all be stuck.
 inline void StepAll(std::vector<std::unique_ptr<Collective>>& running) {
   for (size_t done = 0; done < running.size();) {
     bool moved = false;

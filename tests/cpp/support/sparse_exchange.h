@@ -1,6 +1,6 @@
-// A model of an exchange with any number of members, few of which are real. All others publish
-// zeros in every round without delay, so that a real member runs the arithmetic of 100,000 members
-// at the cost of one.
+// Models an exchange with any number of members, few of which are real. All others publish zeros in
+// every round without delay, so that a real member runs the arithmetic of 100,000 members at the
+// cost of one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace horoscale::testing {
 
 class SparseHub {
  public:
-  static constexpr size_t kChunkBytes = 256 << 10;  // as all transports have
+  static constexpr size_t kChunkBytes = 256 << 10;  // like all transports
   static constexpr uint32_t kBanks = 4;
 
   // `hosts`: of all members; empty if they are on one.
@@ -50,7 +50,7 @@ class SparseHub {
       for (const auto& [index, member] : hub_.members_) {
         if (round >= member->released_ + kBanks) return nullptr;
       }
-      // Of exactly the chunk's size, so that the address sanitizer sees what is written beyond it.
+      // Exactly as large as the chunk, so that the address sanitizer sees writes beyond it.
       auto& bank = banks_[round % kBanks];
       if (bank == nullptr) bank = std::make_unique<std::byte[]>(kChunkBytes);
       if (reserved_ != round) std::fill_n(bank.get(), kChunkBytes, std::byte{0xa5});

@@ -1,4 +1,4 @@
-// Starts ranks as threads concurrently, because each waits for the others.
+// Starts ranks concurrently as threads, because each waits for the others.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-"""Rank 2 is killed in the middle of training; the others say what they notice, and how fast."""
+"""Rank 2 is killed in the middle of training; the others report the error and its delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ for _ in range(20):
     hvd.allreduce(value, name="loss")
 began = hvd.allgather_object(time.time(), name="clocks")
 try:
-    hvd.barrier()  # all have the clocks
+    hvd.barrier()  # all ranks have the clocks
     if hvd.rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Named sets and sets that come and go, on any engine: rank 0 prints what they gave."""
+"""Named sets, and sets that are added and removed, on any engine: rank 0 prints their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts steps that are committed, until it is told to end; five more, if told to finish."""
+"""Counts committed steps until it is told to end, or five more if it is told to finish."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Slurm cluster on this machine: munged, slurmctld and a slurmd for each node, in one folder.
 
-Nothing of the system's is used or changed but the programs. All nodes have the same address and
-kernel; that they are several hosts is what their names say.
+It uses only the system's programs, and changes nothing else. All nodes have the same address and
+kernel; only their names make them several hosts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NODE = (
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """The names of programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
 
 
@@ -73,7 +73,7 @@ def _path() -> str:
 
 
 class SlurmCluster:
-    """Ends, as a context, with no process left."""
+    """A cluster; as a context it leaves no process behind."""
 
     def __init__(self, folder: Path, nodes: int = 2, cpus: int = 2) -> None:
         self.folder = folder
@@ -98,7 +98,7 @@ class SlurmCluster:
     # ------------------------------------------------------------------ use
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Of a user of the cluster, whose home is in the folder."""
+        """The environment of a user of the cluster, whose home is in the folder."""
         path = os.pathsep.join([str(Path(sys.executable).parent), _path()])
         python_path = os.pathsep.join(
             filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")])
@@ -129,7 +129,7 @@ class SlurmCluster:
         )
 
     def submit(self, script: str, *options: str, **variables: str) -> BatchJob:
-        """Submit lines of a batch script, on 2 nodes with 2 tasks each unless options differ."""
+        """Submit lines as a batch script, by default on 2 nodes with 2 tasks each."""
         self._jobs += 1
         file = self.folder / f"job{self._jobs}.sbatch"
         file.write_text(f"#!/bin/bash\n{script}\n")
@@ -150,7 +150,7 @@ class SlurmCluster:
         return BatchJob(self, said.stdout.split(";")[0].strip(), output)
 
     def kill_node(self, name: str) -> None:
-        """End all that runs on a node, as if its power failed."""
+        """Kill everything on a node, as a power failure would."""
         daemon = self._daemons.pop(name)
         daemon.kill()
         daemon.wait()
@@ -227,7 +227,7 @@ class SlurmCluster:
             time.sleep(every)
 
     def logs(self) -> str:
-        """The ends of the daemons' logs."""
+        """The last lines of the daemons' logs."""
         files = [*self.folder.glob("*.log"), *self.folder.glob("*.said")]
         return "\n".join(f"== {one.name}\n{one.read_text()[-3000:]}" for one in files)
 
@@ -241,7 +241,7 @@ class SlurmCluster:
             for daemon in self._daemons.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     daemon.wait(max(0.1, deadline - time.monotonic()))
-        for _ in range(100):  # what steps have left
+        for _ in range(100):  # processes that steps have left behind
             left = [pid for pid in _processes_with(marker) if pid != os.getpid()]
             if not left:
                 break
@@ -251,7 +251,7 @@ class SlurmCluster:
 
 
 class BatchJob:
-    """A job that was submitted."""
+    """A submitted job."""
 
     def __init__(self, cluster: SlurmCluster, number: str, output: Path) -> None:
         self._cluster = cluster
@@ -262,12 +262,12 @@ class BatchJob:
         return self._output.read_text() if self._output.exists() else ""
 
     def field(self, name: str) -> str:
-        """Of scontrol's description."""
+        """A field of scontrol's description."""
         said = self._cluster.run("scontrol", "--oneliner", "show", "job", self.number).stdout
         return dict(word.partition("=")[::2] for word in said.split()).get(name, "")
 
     def wait(self, seconds: float = PATIENCE_S, *states: str) -> str:
-        """Wait for the job's end, or another state; return its exit code as Slurm tells it."""
+        """Wait for the job's end, or another state; return its exit code as Slurm reports it."""
         wanted = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         deadline = time.monotonic() + seconds
         while (state := self.field("JobState")) not in wanted:
@@ -298,7 +298,7 @@ def _free_port() -> contextlib.AbstractContextManager[socket.socket]:
 
 
 def _processes_with(marker: str) -> Iterator[int]:
-    """Processes that have a variable."""
+    """Processes with this variable in their environment."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if marker.encode() in (folder / "environ").read_bytes().split(b"\0"):
@@ -306,7 +306,7 @@ def _processes_with(marker: str) -> Iterator[int]:
 
 
 def _running(*words: str) -> Iterator[int]:
-    """Processes whose command line has all these words."""
+    """Processes whose command line contains all these words."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()

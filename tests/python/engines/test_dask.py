@@ -77,7 +77,7 @@ def test_mistakes_are_told(client: Any) -> None:
 
 
 def test_a_worker_without_horoscale_is_one_message(tmp_path: Path) -> None:
-    """On the worker, an empty package of this name comes first."""
+    """On the worker, an empty package with this name comes first on the path."""
     from distributed import Client, LocalCluster
 
     import horoscale.dask

@@ -1,6 +1,6 @@
-"""An elastic job on pods: processes that stand for them, and an API server of our own over HTTP.
+"""An elastic job on pods: processes stand in for the pods, and a test server for the API.
 
-No cluster is needed, and none was asked: what the real API adds is told by docs/kubernetes.md.
+It needs no cluster. docs/kubernetes.md describes what a real API adds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAIT_S = 60.0
 
 
 class FakeApi:
-    """Answers the one question that the launcher asks, as the API server does."""
+    """Answers the launcher's only request, as the API server does."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -109,7 +109,7 @@ def api() -> Iterator[FakeApi]:
 
 
 class Job:
-    """A launcher and workers, each a process."""
+    """A launcher and workers, each of which is a process."""
 
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.folder = folder
@@ -213,7 +213,7 @@ def test_ranks_follow_the_pods(api: FakeApi, job: Job) -> None:
     port = free_port()
     for name in ("one", "two"):
         api.set(name)
-        job.work(name, port)  # before there is a launcher
+        job.work(name, port)  # before the launcher has started
     launcher = job.launch(port, script, "-np", "2", "--min-np", "1", "--elastic-timeout", "60")
     job.wait_for("start", lambda: where.exists() and where.read_text() == "2 on one,two")
 
@@ -225,7 +225,7 @@ def test_ranks_follow_the_pods(api: FakeApi, job: Job) -> None:
     api.set("three")
     job.wait_for("growth", lambda: where.read_text() == "3 on one,three,two")
 
-    api.set("three", going=True)  # as kubectl drain: the API knows it first, SIGTERM follows
+    api.set("three", going=True)  # like kubectl drain: the API knows first, then SIGTERM follows
     third.send_signal(signal.SIGTERM)
     job.wait_for("drain", lambda: where.read_text() == "2 on one,two")
     assert third.wait(30) == 0
@@ -257,7 +257,7 @@ def test_a_worker_that_waits_for_its_launcher_ends_with_its_pod(job: Job) -> Non
     worker = job.command("work", f"127.0.0.1:{free_port()}", host="one")
 
     def handles_sigterm() -> bool:
-        """As the first process of a container has to."""
+        """As the first process of a container must do."""
         status = Path(f"/proc/{worker.pid}/status").read_text()
         return bool(int(re.search(r"SigCgt:\s+(\w+)", status)[1], 16) >> (signal.SIGTERM - 1) & 1)
 

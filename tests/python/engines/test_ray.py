@@ -27,10 +27,10 @@ from horoscale.runner.outcome import RankError  # noqa: E402
 
 pytestmark = [
     pytest.mark.timeout(240),
-    pytest.mark.filterwarnings("ignore"),  # Ray's own
+    pytest.mark.filterwarnings("ignore"),  # raised by Ray itself
 ]
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
-cloudpickle.register_pickle_by_value(process_sets)  # the ranks have no such module
+cloudpickle.register_pickle_by_value(process_sets)  # the ranks lack this module
 QUICK = RayExecutor.create_settings(timeout_s=60, placement_group_timeout_s=30)
 
 
@@ -49,7 +49,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def add_node(cluster: Cluster, **arguments: Any) -> Any:
-    """Add a node; once more where the machine is so busy that Ray gives it up."""
+    """Add a node; retry once, because Ray gives up if the machine is very busy."""
     arguments = {"num_cpus": 2, "object_store_memory": 80 << 20, **arguments}
     try:
         return cluster.add_node(**arguments)
@@ -107,7 +107,7 @@ def test_a_rank_that_raises_is_raised_here_with_its_traceback(executor: RayExecu
     assert isinstance(caught.value.__cause__, RankError)
     assert caught.value.__cause__.rank == 2
     assert "in fails" in caught.value.__cause__.traceback
-    # The actors live, and the ranks meet again.
+    # The actors live on, and the ranks meet again.
     assert [one[1] for one in executor.run(train, (1.0,))] == [0, 1, 2, 3]
 
 
@@ -121,7 +121,7 @@ def test_a_rank_that_is_killed_is_named_by_the_survivors(executor: RayExecutor) 
         hvd.allreduce(np.ones(3), name="first")
         began = max(hvd.allgather_object(time.time(), name="clocks"))
         try:
-            hvd.barrier()  # all have the clocks
+            hvd.barrier()  # all ranks have the clocks
             if hvd.rank() == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             while True:
@@ -158,7 +158,7 @@ def test_executables_stay_with_their_ranks(cluster: Cluster) -> None:
 
 
 class Unpicklable:
-    """What no actor can be made of."""
+    """An object from which no actor can be created."""
 
     lock = threading.Lock()
 
@@ -171,7 +171,7 @@ class Unpicklable:
 def test_places_are_given_back_where_a_start_fails(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, value: Any
 ) -> None:
-    executor = RayExecutor(QUICK, num_workers=4)  # all that there is room for
+    executor = RayExecutor(QUICK, num_workers=4)  # all that fit
     with monkeypatch.context() as patch:
         patch.setattr(module, name, value)
         with pytest.raises((TypeError, KeyError)):
@@ -312,7 +312,7 @@ def test_why_actors_of_an_elastic_job_fail_is_told(
 
 
 def counts(steps: int, folder: str) -> tuple[int, int, int]:
-    """An elastic rank: commits steps, slower until two nodes have been there."""
+    """An elastic rank: commits steps, slowly until two nodes have joined."""
     import numpy as np
 
     import horoscale.numpy as hvd
@@ -370,7 +370,7 @@ def wait_for(file: Path, running: Any) -> None:
 
 
 def test_the_digits_are_learnt_by_ray_train_from_ray_data(cluster: Cluster, tmp_path: Path) -> None:
-    """As users run it, in a process of its own that connects to the cluster."""
+    """As users run it, in its own process that connects to the cluster."""
     program = EXAMPLES / "ray_digits.py"
     python = sys.executable
     said = run(

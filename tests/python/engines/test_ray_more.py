@@ -1,4 +1,4 @@
-"""A real Ray cluster, what takes longer: GPUs, output, nodes without horoscale, Ray Train's end."""
+"""A real Ray cluster, slower tests: GPUs, output, nodes without horoscale, the end of Ray Train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-import test_ray  # skips where there is no Ray
+import test_ray  # skips if Ray is not installed
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 from support.ranks import clean_environment
@@ -25,12 +25,12 @@ from horoscale.ray import RayExecutor
 
 pytestmark = test_ray.pytestmark
 cluster = test_ray.cluster
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no such module
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers lack this module
 
 
 @contextmanager
 def node_with_gpus(cluster: Cluster, count: int) -> Iterator[None]:
-    """A further node, whose GPUs are made up: Ray counts them, and gives their ids."""
+    """Another node with fake GPUs: Ray only counts them and assigns their IDs."""
     node = add_node(cluster, num_gpus=count)
     try:
         yield
@@ -121,7 +121,7 @@ LACKS = """
 
 
 def test_a_node_without_horoscale_is_one_message(cluster: Cluster, tmp_path: Path) -> None:
-    """On the nodes, an empty package of this name comes first."""
+    """On the nodes, an empty package with this name comes first on the path."""
     (tmp_path / "horoscale").mkdir()
     (tmp_path / "horoscale" / "__init__.py").touch()
     driver = subprocess.run(
@@ -140,7 +140,7 @@ def test_a_node_without_horoscale_is_one_message(cluster: Cluster, tmp_path: Pat
 
 
 def killed(config: dict[str, Any]) -> None:
-    """A worker of Ray Train, of which number 1 dies; the other one says what it notices."""
+    """A worker of Ray Train. Number 1 dies, and the other one reports its error."""
     import numpy as np
 
     import horoscale.numpy as hvd

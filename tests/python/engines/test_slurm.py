@@ -1,4 +1,4 @@
-"""Real Slurm: srun with nothing written by hand, horoscalerun in an allocation, and their ends."""
+"""Real Slurm: srun without manual settings, horoscalerun in an allocation, and how they end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 def outputs(
     cluster: SlurmCluster, script: str, *options: str, code: str = "0:0", seconds: float = 60
 ) -> str:
-    """What a batch script prints that ends with this exit code."""
+    """The output of a batch script that ends with this exit code."""
     job = cluster.submit(script, *options)
     assert job.wait(seconds) == code, job.output() + cluster.logs()
     return job.output()
@@ -56,7 +56,8 @@ def test_process_sets_named_at_the_start_and_later(cluster: SlurmCluster) -> Non
 
 def test_a_killed_rank_is_named_by_the_others_and_ends_the_job(cluster: SlurmCluster) -> None:
     job = cluster.submit(f"srun --kill-on-bad-exit python {HERE / 'killed.py'}")
-    # srun ends the others. Its own code is the largest: SIGKILL's or, if it was quick, SIGTERM's.
+    # srun ends the other tasks. Its own code is the highest: that of SIGKILL or, if quick, of
+    # SIGTERM.
     code, said = job.wait(), job.output()
     assert code in ("137:0", "143:0"), code + said + cluster.logs()
     assert job.field("JobState") == "FAILED"
@@ -78,7 +79,7 @@ def test_a_secret_of_the_batch_script_needs_no_file(cluster: SlurmCluster) -> No
 
 
 def test_a_secret_in_a_file_of_the_batch_script(cluster: SlurmCluster) -> None:
-    """In a folder that all nodes share, where they have no home; srun's --export names it."""
+    """In a folder that all nodes share; they have no home, and srun passes the name."""
     (cluster.folder / "no_home").write_text("")
     said = outputs(
         cluster,
@@ -144,7 +145,7 @@ def test_what_can_not_be_is_one_message(cluster: SlurmCluster, command: str, mes
 
 
 def test_a_node_without_horoscale_is_named(cluster: SlurmCluster) -> None:
-    """Of node 2 it is gone: what srun would start there is not to be found."""
+    """On node 2 horoscale is missing: srun can't find the program to start there."""
     lacking = cluster.folder / "lacking"
     lacking.mkdir()
     srun = lacking / "srun"

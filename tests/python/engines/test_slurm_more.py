@@ -1,4 +1,4 @@
-"""Real Slurm, what takes longer: lost nodes, jobs that are queued again, MPI's plug-ins."""
+"""Real Slurm, slower tests: lost nodes, requeued jobs, MPI plug-ins."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_elastic_training_goes_on_without_a_node_that_is_lost(cluster: SlurmClus
 def test_a_job_that_is_queued_again_goes_on(
     cluster: SlurmCluster, script: str, whom: tuple[str, ...]
 ) -> None:
-    """Told to end, it writes a checkpoint and queues itself again."""
+    """When it is told to end, it writes a checkpoint and requeues itself."""
     program = Path(__file__).parent / "resumed.py"
     job = cluster.submit_file(
         EXAMPLES / "slurm" / script,
@@ -65,7 +65,7 @@ def test_a_job_that_is_queued_again_goes_on(
 
 
 def test_slurms_own_limit_is_when_a_job_is_queued_again(cluster: SlurmCluster) -> None:
-    """The shortest limit that there is, of a minute; Slurm's signal comes some seconds before."""
+    """With the shortest possible limit, a minute; Slurm's signal comes some seconds earlier."""
     program = Path(__file__).parent / "resumed.py"
     job = cluster.submit_file(
         EXAMPLES / "slurm" / "requeue.sbatch",

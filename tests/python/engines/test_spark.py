@@ -1,4 +1,4 @@
-"""Real Spark: two executors of two slots on this machine, as its local cluster has them."""
+"""Real Spark: two executors with two slots each on this machine, in Spark's local cluster."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MARKS = [
         importlib.util.find_spec("pyspark") is None or shutil.which("java") is None,
         reason="needs pyspark and a JRE",
     ),
-    # Spark's own, of other libraries' versions.
+    # Raised by Spark with other versions of its libraries.
     pytest.mark.filterwarnings("default::FutureWarning", "default::DeprecationWarning"),
     pytest.mark.filterwarnings("default::ResourceWarning", "default::UserWarning"),
 ]
 pytestmark = [*_MARKS, pytest.mark.timeout(180)]
-pytestmark_longer = [*_MARKS, pytest.mark.timeout(400)]  # of the files that `make engines` runs
-# Two executors on one machine share what Open MPI takes for each machine's own.
+pytestmark_longer = [*_MARKS, pytest.mark.timeout(400)]  # for the files that `make engines` runs
+# Two executors on one machine share files that Open MPI considers private to each machine.
 MPI_ARGS = "--mca btl self,tcp"
 
 
@@ -37,7 +37,7 @@ def spark() -> Iterator[Any]:
 
 
 def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -> Iterator[Any]:
-    """A session, by default with a cluster of its own, which is stopped afterwards."""
+    """A session, by default with its own cluster, which is stopped afterwards."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -47,7 +47,7 @@ def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.executorEnv.OMP_NUM_THREADS", "1")
-        # Settings of the session that started the JVM would else remain.
+        # Otherwise settings of the session that started the JVM would remain.
         .config("spark.dynamicAllocation.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     )
@@ -61,7 +61,7 @@ def new_session(master: str = "local-cluster[2,2,1024]", **configuration: str) -
 
 
 def last_status(spark: Any) -> str:
-    """How Spark's last job has ended, as its pages show it: they follow after a moment."""
+    """The status of Spark's last job in its status store, which is updated with a delay."""
     store = spark.sparkContext._jsc.sc().statusStore()
     deadline = time.monotonic() + 20
     while (status := str(store.jobsList(None).apply(0).status())) == "RUNNING":
@@ -71,7 +71,7 @@ def last_status(spark: Any) -> str:
 
 
 def digits(epochs: int) -> str:
-    """The example for PyTorch as it is, on a rank; gives what rank 0 prints."""
+    """Runs the unchanged PyTorch example on a rank; returns rank 0's output."""
     import contextlib
     import io
     import runpy
@@ -109,7 +109,7 @@ def kill_rank_2(folder: Path) -> None:
     hvd.init()
     began = hvd.allgather_object(time.time(), name="clocks")
     try:
-        hvd.barrier()  # all have the clocks
+        hvd.barrier()  # all ranks have the clocks
         if hvd.rank() == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(1000):
@@ -167,7 +167,7 @@ def test_more_ranks_than_slots_are_refused_at_once(spark: Any) -> None:
 
 
 def test_tasks_that_do_not_start_end_the_wait(spark: Any, tmp_path: Path) -> None:
-    """Slots that others have: an error after start_timeout, instead of Spark's own patience."""
+    """Occupied slots are an error after start_timeout, before Spark's own timeout."""
     import threading
 
     import horoscale.spark
@@ -195,7 +195,7 @@ def test_tasks_that_do_not_start_end_the_wait(spark: Any, tmp_path: Path) -> Non
 
 
 def who_and_where(folder: Path) -> tuple[int, int, str]:
-    """Elastic: rank 3 is lost in the first view; its place may be taken again or not."""
+    """Elastic: rank 3 is lost in the first view; a replacement may or may not start."""
     import signal
 
     import numpy as np

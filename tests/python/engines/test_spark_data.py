@@ -1,4 +1,4 @@
-"""Stores, and Parquet of which each rank reads its part; without a session of Spark."""
+"""Stores, and Parquet files of which each rank reads its part; without a Spark session."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_store_is_any_file_system(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_stores_options_travel_and_are_not_shown() -> None:
-    """What docs/security.md says of them."""
+    """The guarantees in docs/security.md."""
     store = Store.create("memory://store", {"secret": "of the bucket"})
-    data = DataFiles(store, (), ())  # what tasks and ranks get
+    data = DataFiles(store, (), ())  # what tasks and ranks receive
     assert pickle.loads(pickle.dumps(data)).store.storage_options == {"secret": "of the bucket"}
     assert "of the bucket" not in repr(data)
 
@@ -60,7 +60,7 @@ def test_a_store_that_cannot_be_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataFiles:
-    """Rows 0 to 99 in files of 7, 0 < 40 and 53 rows, in row groups of 10."""
+    """Rows 0 to 99 in files of 7, 0, 40 and 53 rows, in row groups of 10."""
     store = Store.create(tmp_path)
     counts, files, begin = (7, 40, 53), [], 0
     for count in counts:
@@ -108,7 +108,7 @@ def test_columns_that_are_no_arrays_are_named() -> None:
 
 
 def application(master: str, **settings: str) -> Any:
-    """What is asked of a SparkContext about its cluster; names with _ for dots."""
+    """A stand-in for SparkContext with these settings; names have _ for dots."""
     names = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
     return SimpleNamespace(master=master, getConf=lambda: names)
 

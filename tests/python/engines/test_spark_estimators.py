@@ -1,4 +1,4 @@
-"""Estimators in pipelines of real Spark, and the example with them."""
+"""Estimators in pipelines of real Spark, and their example."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ spark = test_spark.spark
 
 @pytest.fixture
 def frame(spark: Any) -> Any:
-    """y = 3 a - 2 b + 0.5, with a and b as a vector, and which rows are held out."""
+    """y = 3 a - 2 b + 0.5 with (a, b) as a vector, and a column that marks validation rows."""
     from pyspark.ml.functions import array_to_vector
 
     numbers = np.random.default_rng(1).uniform(-1, 1, (203, 2))
@@ -75,7 +75,7 @@ def test_a_model_is_a_stage_of_a_pipeline(spark: Any, frame: Any, tmp_path: Path
     assert set(history) == {"loss", "error", "val_loss", "val_error"}
     assert all(len(values) == 5 for values in history.values())
     assert history["val_loss"][-1] < history["val_loss"][0]
-    # The data is gone, the last checkpoint is there.
+    # The data has been deleted; the last checkpoint remains.
     assert [path.name for path in (tmp_path / "store/runs/linear").iterdir()] == ["checkpoint"]
 
 
@@ -133,7 +133,7 @@ def test_mistakes_are_told_before_anything_runs(spark: Any, frame: Any, tmp_path
 
 
 def test_the_example_reaches_its_accuracy(spark: Any) -> None:
-    spark.stop()  # its place is the example's
+    spark.stop()  # the example needs its resources
     example = EXAMPLES / "spark_digits.py"
     master = "local-cluster[2,2,1024]"
     ended = subprocess.run(

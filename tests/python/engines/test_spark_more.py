@@ -1,4 +1,4 @@
-"""Real Spark, what needs sessions of its own: lost executors, dynamic allocation, GPUs."""
+"""Real Spark, tests with their own sessions: lost executors, dynamic allocation, GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def which_ranks(folder: Path, wanted: int) -> tuple[int, int]:
-    """Elastic: an executor is lost in the middle; ends when there are so many ranks again."""
+    """Elastic: an executor is lost in the middle; ends when this many ranks are back."""
     import numpy as np
 
     import horoscale.elastic as elastic
@@ -56,7 +56,7 @@ def which_ranks(folder: Path, wanted: int) -> tuple[int, int]:
 def test_an_elastic_job_goes_on_without_an_executor_that_is_lost(
     spark: Any, tmp_path: Path
 ) -> None:
-    """Spark starts another executor, and the lost tasks again, where ranks join."""
+    """Spark starts another executor and restarts the lost tasks, and ranks join."""
     import horoscale.spark
 
     results = horoscale.spark.run_elastic(
@@ -70,7 +70,7 @@ def test_an_elastic_job_goes_on_without_an_executor_that_is_lost(
 
 
 def test_an_executor_without_horoscale_is_one_message(spark: Any, tmp_path: Path) -> None:
-    """On the executors, an empty package of this name comes first."""
+    """On the executors, an empty package with this name comes first on the path."""
     import horoscale.spark
     from horoscale.spark.context import SparkError
 
@@ -115,7 +115,7 @@ def test_with_dynamic_allocation_elastic_jobs_alone_run(spark: Any) -> None:
 
 
 class Standalone:
-    """A master and two workers of two cores, each a process, as `sbin` has them."""
+    """A master and two workers with two cores each, started like Spark's `sbin` scripts."""
 
     def __init__(self, folder: Path) -> None:
         import pyspark
@@ -192,7 +192,7 @@ def visible_devices() -> str:
 
 
 def test_ranks_see_the_gpus_that_spark_has_assigned(tmp_path: Path) -> None:
-    """GPUs that a discovery script makes up: Spark looks at addresses alone."""
+    """Fake GPUs from a discovery script: Spark looks only at addresses."""
     import horoscale.spark
 
     script = tmp_path / "gpus"

@@ -1,4 +1,4 @@
-"""Faults in real and simulated jobs: what breaks, in which phase, and what others make of it.
+"""Faults in real and simulated jobs: what fails, in which phase, and how the others react.
 
 cd tests/python && python -m faults --real 200 --simulated 10000
 """

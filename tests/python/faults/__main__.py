@@ -1,4 +1,4 @@
-"""Runs faults in real and in simulated jobs and prints what came of them, as a table."""
+"""Runs faults in real and in simulated jobs and prints the results as a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from faults.harness import RANKS, Outcome, build_shim, run
 from faults.scenarios import SCENARIOS, Scenario
 
 ROOT = Path(__file__).parents[3]
-ELASTIC_BATCH = 20  # whose replays are one job
+ELASTIC_BATCH = 20  # their replays run as one job
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run_real(count: int, only: str, seed: int, jobs: int) -> list[Outcome]:
-    """Each scenario in turn, with victims in turn, until `count` have been run."""
+    """Each scenario in turn, with alternating victims, until `count` have been run."""
     why_not = namespaces.why_not()
     if why_not is not None:
         print(f"without faults between hosts: {why_not}", file=sys.stderr)
@@ -85,7 +85,7 @@ def real_table(outcomes: Iterable[Outcome]) -> Table:
 
 
 def run_simulated(program: Path, count: int, seed: int) -> tuple[Table, bool]:
-    """The table of the simulator's own counts, and whether it found nothing."""
+    """The table of the simulator's counts, and whether it found no error."""
     variables = {"HOROSCALE_FAULT_SEEDS": str(count), "HOROSCALE_FAULT_FIRST_SEED": str(seed)}
     ended = subprocess.run(
         [program], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=False
@@ -107,7 +107,7 @@ def run_simulated(program: Path, count: int, seed: int) -> tuple[Table, bool]:
 
 
 def elastic_table(outcomes: Iterable[ElasticOutcome]) -> Table:
-    """What came of elastic jobs, by kind of fault."""
+    """The results of elastic jobs, by kind of fault."""
     cells: dict[tuple[str, str], list[ElasticOutcome]] = defaultdict(list)
     for one in outcomes:
         cells[one.fault, one.where].append(one)
@@ -131,7 +131,7 @@ def elastic_table(outcomes: Iterable[ElasticOutcome]) -> Table:
 
 
 def run_elastic_jobs(console: Console, options: argparse.Namespace) -> bool:
-    """Real elastic jobs, in batches; whether all is as it should be."""
+    """Runs real elastic jobs in batches; returns whether all behaved as expected."""
     over_hosts = namespaces.why_not() is None
     outcomes: list[ElasticOutcome] = []
     for first in range(0, options.elastic, ELASTIC_BATCH):
@@ -146,7 +146,7 @@ def run_elastic_jobs(console: Console, options: argparse.Namespace) -> bool:
 
 
 def run_elastic_simulation(console: Console, options: argparse.Namespace) -> bool:
-    """Simulated elastic jobs; whether all invariants hold."""
+    """Runs simulated elastic jobs; returns whether all invariants hold."""
     ends, wrong = simulate(range(options.seed, options.seed + options.simulated))
     table = Table(title="simulated elastic jobs of 1 to 9 ranks on up to 5 hosts")
     table.add_column("end")

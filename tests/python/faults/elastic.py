@@ -1,4 +1,4 @@
-"""Elastic jobs with faults at random moments, and their replays without: equal to the bit?"""
+"""Elastic jobs with faults at random moments, compared bit by bit with fault-free replays."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from launcher_process import Launcher, children_of, environment, launcher_comman
 
 PROGRAM = Path(__file__).with_name("elastic_rank.py")
 REPLAY = Path(__file__).with_name("elastic_replay.py")
-PATIENCE_S = 90.0  # for what takes a second or a few
+PATIENCE_S = 90.0  # for events that take up to a few seconds
 SLOTS = 4  # of all hosts together
-EVICT_S = 1.5  # where ranks are stopped; else a slow machine would lose the rank that is spared
+EVICT_S = 1.5  # where ranks are stopped; otherwise a slow machine would lose the spared rank
 LOCAL = ("localhost", "127.0.0.1")
 
 WHERE = ("one host", "two names", "two hosts")
@@ -50,7 +50,7 @@ Event = dict[str, Any]
 
 @dataclass
 class ElasticOutcome:
-    """What came of one job."""
+    """The result of one job."""
 
     fault: str
     where: str
@@ -64,7 +64,7 @@ class ElasticOutcome:
 
 
 class _Job:
-    """A running job, its members and what they have noted."""
+    """A running job, its members and the events that they have recorded."""
 
     def __init__(self, launcher: Launcher, folder: Path, hosts: Sequence[str]) -> None:
         self.launcher = launcher
@@ -79,7 +79,7 @@ class _Job:
         return sorted(found, key=lambda event: float(event["time"]))
 
     def complete(self) -> tuple[int, set[int]]:
-        """The newest view all of whose ranks have committed, and their processes."""
+        """The latest view whose ranks have all committed, and their processes."""
         members: dict[int, set[int]] = {}
         sizes: dict[int, int] = {}
         for event in self.events():
@@ -93,7 +93,7 @@ class _Job:
         return 0, set()
 
     def ranks(self) -> list[int]:
-        """All processes that run the program, standbys as well."""
+        """All processes that run the program, including standbys."""
         found = []
         for pid in self.launcher.processes():
             with contextlib.suppress(OSError):
@@ -115,12 +115,12 @@ class _Job:
         while not met():
             if self.launcher.process.poll() is not None or time.monotonic() > deadline:
                 return False
-            time.sleep(0.02)  # processes of others can only be polled for
+            time.sleep(0.02)  # processes that are not children can only be polled
         return True
 
 
 class _Strikes:
-    """Strikes a job, and spares at each moment one process that holds its state."""
+    """Injects faults into a job, and always spares one process that holds its state."""
 
     def __init__(self, job: _Job, outcome: ElasticOutcome, random: random.Random) -> None:
         self._job = job
@@ -128,7 +128,7 @@ class _Strikes:
         self._random = random
         self._spared = 0
         self._spared_view = 0
-        self.killed_at: list[tuple[float, int]] = []  # when, and in which view
+        self.killed_at: list[tuple[float, int]] = []  # time and view
 
     def strike(self, fault: str) -> None:
         if fault == "any of these":
@@ -151,7 +151,7 @@ class _Strikes:
 
     def _choose_spared(self) -> None:
         view, members = self._job.complete()
-        living = sorted(members & set(self._job.ranks()))  # others were killed since
+        living = sorted(members & set(self._job.ranks()))  # others have been killed since
         if view > self._spared_view and living:
             self._spared, self._spared_view = self._random.choice(living), view
 
@@ -209,7 +209,7 @@ class _Strikes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(killed, signal.SIGKILL)
         time.sleep(EVICT_S + 2)
-        with contextlib.suppress(ProcessLookupError):  # it was no rank that the others wait for
+        with contextlib.suppress(ProcessLookupError):  # no rank waited for it
             os.kill(stopped, signal.SIGCONT)
 
     def _end_host(self, *, supervisor: bool) -> None:
@@ -224,7 +224,7 @@ class _Strikes:
                     os.kill(pid, signal.SIGKILL)
 
     def _guard_of(self, pid: int) -> int:
-        """The launcher's own child above a process."""
+        """The launcher's direct child above a process."""
         with contextlib.suppress(OSError, StopIteration):
             while True:
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -240,7 +240,7 @@ class _Strikes:
 def run_elastic(
     fault: str, where: str, seed: int, folder: Path, hosts: Sequence[str]
 ) -> ElasticOutcome:
-    """Run a job from a seed, strike it, and look at what it leaves."""
+    """Run a job from a seed, inject faults, and check what it leaves behind."""
     chosen = random.Random(seed)
     outcome = ElasticOutcome(fault, where, seed)
     prefix, flags = _placement(hosts, where == "two hosts")
@@ -298,7 +298,7 @@ def _look(events: Sequence[Event], folder: Path, outcome: ElasticOutcome) -> Non
     outcome.views, outcome.steps, outcome.bits = (
         done[0][name] for name in ("views", "steps", "bits")
     )
-    committed: dict[int, int] = {}  # by view, the last commit that a rank saw confirmed
+    committed: dict[int, int] = {}  # by view, the last commit that a rank has seen confirmed
     for event in events:
         if event["event"] == "commit":
             committed[event["view"]] = max(event["step"], committed.get(event["view"], 0))
@@ -314,7 +314,7 @@ def _look(events: Sequence[Event], folder: Path, outcome: ElasticOutcome) -> Non
 def replay(
     outcomes: Sequence[ElasticOutcome], folder: Path, hosts: Sequence[str], over_network: bool
 ) -> list[str]:
-    """Train the views of jobs again, without faults; return the hashes of the weights."""
+    """Repeat the training of jobs' views without faults; return the hashes of the weights."""
     jobs = folder / "jobs"
     with jobs.open("w") as file:
         for one in outcomes:
@@ -338,7 +338,7 @@ def replay(
 
 
 def _placement(hosts: Sequence[str], over_network: bool) -> tuple[list[str], list[object]]:
-    """What comes before the launcher, and its flags, for a job on these hosts."""
+    """The command prefix and the launcher's flags for a job on these hosts."""
     slots = SLOTS // len(hosts)
     flags = ["-np", SLOTS, "-H", ",".join(f"{host}:{slots}" for host in hosts)]
     if not over_network:
@@ -360,7 +360,7 @@ def run_batch(
     jobs: int,
     report: Callable[[ElasticOutcome], None] = lambda outcome: None,
 ) -> list[ElasticOutcome]:
-    """Run jobs, some at a time, and compare each with its replay."""
+    """Run jobs, several at a time, and compare each with its replay."""
     with (
         tempfile.TemporaryDirectory() as temporary,
         _network(any(where == "two hosts" for _, where, _ in plan)) as network,
@@ -388,6 +388,6 @@ def run_batch(
 
 
 def plan_of(count: int, seed: int, over_hosts: bool) -> list[tuple[str, str, int]]:
-    """Each kind of fault in turn, with seeds that go on where those of the batch before ended."""
+    """Each kind of fault in turn, with seeds that continue those of the previous batch."""
     kinds = [kind for kind in KINDS if over_hosts or kind[1] != "two hosts"]
     return [(*kinds[number % len(kinds)], number) for number in range(seed, seed + count)]

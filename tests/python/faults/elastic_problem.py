@@ -1,6 +1,6 @@
-"""What the elastic jobs of `make faults` train, and their fault-free replays: the same arithmetic.
+"""The training of `make faults`'s elastic jobs and of their fault-free replays.
 
-Nothing here depends on timing, on BLAS or on how memory is aligned, so that bits can be compared.
+Results do not depend on timing, BLAS or memory alignment, so that bits can be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from horoscale.elastic import DataPlan
 
 SAMPLES = 60
-SIZES = (1000, 20_000)  # elements of the tensors: one goes in one hop, one through the plan
+SIZES = (1000, 20_000)  # elements of the tensors: one takes one hop, one is planned
 BATCH = 3
 
 Array = NDArray[np.float32]
@@ -34,7 +34,7 @@ class Problem:
         self.plan = DataPlan(SAMPLES, BATCH, seed=seed)
 
     def weights(self) -> list[Array]:
-        """Return the weights, and then the momenta, with which training begins."""
+        """Return the initial weights, followed by the momenta."""
         return [np.zeros(size, np.float32) for size in (*SIZES, *SIZES)]
 
     def step(
@@ -57,7 +57,7 @@ class Problem:
         return new, list(share)
 
     def counts(self) -> NDArray[np.int64]:
-        """Return how often each sample has to be in the model, where the plan is now."""
+        """Return how often each sample must be in the model at this position of the plan."""
         counts = np.full(SAMPLES, self.plan.epoch, np.int64)
         whole = DataPlan(SAMPLES, self.plan.position or 1, seed=self.plan.seed)
         whole.epoch = self.plan.epoch

@@ -1,7 +1,7 @@
 """A rank of an elastic job of `make faults`: elastic_rank.py FOLDER SEED STEPS_A_COMMIT
 
-It trains until there is a file `finish` in FOLDER, and notes there what happens: in a file log.PID,
-and, where it comes to the end, done.PID.
+It trains until the file `finish` exists in FOLDER, and records events in FOLDER/log.PID and, at the
+end, done.PID.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Trains again, without faults, what elastic jobs have trained: elastic_replay.py FILE HOSTS
+"""Repeats the training of elastic jobs without faults: elastic_replay.py FILE HOSTS
 
 FILE has a line of JSON for each job: its seed, its views (the step in which each began, and the
-host of each of its ranks) and its steps. The ranks of a view are a process set here, as many on
-each host. Rank 0 prints the hash of the weights of each job.
+host of each rank) and its steps. The ranks of a view are a process set here, with as many on each
+host. Rank 0 prints the hash of each job's weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a scenario with real processes, and judges what came of it."""
+"""Runs a scenario with real processes, and checks its result."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from faults.scenarios import PHASES, SILENCE_LIMIT_S, STALL_LIMIT_S, START_TIMEO
 HERE = Path(__file__).parent
 RANKS = 3
 HOST_OF = (0, 0, 1)
-SLOW = "30mbit"  # a gradient takes longer than silence may
-PATIENCE_S = 30.0  # more than anything here may take: who needs it hangs
+SLOW = "30mbit"  # a gradient takes longer than the silence timeout
+PATIENCE_S = 30.0  # longer than anything here may take; a rank that exceeds it hangs
 
 
 @dataclass
 class Outcome:
-    """What came of one run of a scenario."""
+    """The result of one run of a scenario."""
 
     scenario: Scenario
     victim: int
     slowest_s: float = 0.0
     hangs: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)  # late, or the error is not what it should be
+    wrong: list[str] = field(default_factory=list)  # late, or the wrong error
 
     @property
     def good(self) -> bool:
-        """Whether it was as it has to be."""
+        """Whether everything was as expected."""
         return not (self.hangs or self.leaks or self.wrong)
 
 
@@ -55,7 +55,7 @@ def build_shim(folder: Path) -> Path:
 
 
 def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
-    """Run a scenario once and judge it. The victim is a rank, unless the scenario has its own."""
+    """Run a scenario once and check it. It may define its victim; otherwise any rank."""
     outcome = Outcome(scenario, victim if scenario.victim is None else scenario.victim)
     shared_before = _shared_files()
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
 
 
 def _shared_files() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "horoscale" in name}  # others use it too
+    return {name for name in os.listdir("/dev/shm") if "horoscale" in name}  # others use it, too
 
 
 def _accepts(address: str, port: int) -> bool:
@@ -129,7 +129,7 @@ def _start(
 
 @contextmanager
 def _strangers(job: RankProcesses, count: int) -> Iterator[None]:
-    """Connections to the job's store that say nothing, or half of something."""
+    """Connections to the job's store that send nothing, or an incomplete message."""
     with ExitStack() as stack:
         for number in range(count):
             connect = partial(socket.create_connection, (job.address, job.port))
@@ -141,13 +141,13 @@ def _strangers(job: RankProcesses, count: int) -> Iterator[None]:
 def _strike(
     scenario: Scenario, outcome: Outcome, job: RankProcesses, hosts: NetworkHosts, files: Path
 ) -> None:
-    """The fault of the network, while the victim waits for it."""
+    """Inject the network fault while the victim waits for it."""
     deadline = time.monotonic() + PATIENCE_S
     while not (files / "fault").exists():
         if time.monotonic() > deadline or job.processes[outcome.victim].poll() is not None:
             outcome.wrong.append(f"no moment for the fault; {job.errors(outcome.victim)}")
             break
-        time.sleep(0.005)  # another process makes the file
+        time.sleep(0.005)  # another process creates the file
     host = HOST_OF[outcome.victim]
     if scenario.network == "one way":
         hosts.drop_towards(host)
@@ -161,7 +161,7 @@ def _strike(
 
 
 def _await(scenario: Scenario, job: RankProcesses, outcome: Outcome) -> dict[int, dict[str, Any]]:
-    """What the ranks say in the end. A victim that is stopped goes on when the others are done."""
+    """The ranks' reports at the end. A stopped victim continues when the others are done."""
     reports: dict[int, dict[str, Any]] = {}
     order = [rank for rank in range(RANKS) if rank != outcome.victim] + [outcome.victim]
     for rank in order:
@@ -196,7 +196,7 @@ def _judge(
         outcome.wrong += [f"rank {rank}: no report" for rank in set(range(RANKS)) - set(reports)]
         outcome.wrong += [f"{rank}: {r['message']}" for rank, r in reports.items() if "error" in r]
         return
-    if struck_at is None:  # then with what the victim says itself, where it lives to say something
+    if struck_at is None:  # then use the victim's own report, if it survives
         struck_at = reports.get(outcome.victim, {}).get("raised_at")
     for rank in set(range(RANKS)) - {outcome.victim}:
         if rank not in reports:
@@ -219,7 +219,7 @@ def _problems(
         yield "no error"
         return
     if struck_at is not None:
-        # On a busy machine some ranks come to init() only when another has failed already.
+        # On a busy machine some ranks call init() only after another has failed.
         took = report["raised_at"] - max(struck_at, report["began_at"])
         outcome.slowest_s = max(outcome.slowest_s, took)
         if took > scenario.limit_s:
@@ -239,5 +239,5 @@ def _problems(
 
 
 def _fault_time(path: Path) -> float | None:
-    """When it struck, on the monotonic clock; None where nobody said."""
+    """The monotonic time of the fault; None if it was not recorded."""
     return int(path.read_text()) / 1e9 if path.exists() else None

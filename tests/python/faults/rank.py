@@ -2,8 +2,8 @@
 
     python rank.py PHASE ACTION VICTIM
 
-It prints one JSON object: what came of it. The victim's environment says the same to the shim,
-which knows the moments inside the library (connect, handshake, execute, shutdown).
+It prints one JSON object with its result. The victim's environment passes the same arguments to the
+shim, which knows the moments inside the library (connect, handshake, execute, shutdown).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from horoscale.common.exceptions import HorovodInternalError, RankFailedError
 
 SECONDS_TO_LIVE = 60
 ELEMENTS = 4 << 20  # 16 MiB: dozens of chunks
-LIMITS = {  # of what a process may have
+LIMITS = {  # resource limits of a process
     "descriptors": lambda: (resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 2),
-    # Less than the smallest arena beyond what there is.
+    # Leaves less than the smallest arena.
     "address space": lambda: (resource.RLIMIT_AS, address_space() + (48 << 20)),
     "file size": lambda: (resource.RLIMIT_FSIZE, 1 << 20),
 }
 
 
 def address_space() -> int:
-    """How much of it this process uses, in bytes."""
+    """The address space in use, in bytes."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[0]) * mmap.PAGESIZE
 
 
 class Possessions:
-    """What this process has that a job may leave behind."""
+    """Resources of this process that a job may leak."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -51,7 +51,7 @@ class Possessions:
             self.segments = sum("memfd:" in line for line in maps)
 
     def exceeding(self, before: Possessions) -> dict[str, int]:
-        """How much of what there is now was not there before."""
+        """How much more there is than before."""
         return {
             "descriptors": self.descriptors - before.descriptors,
             "segments": self.segments - before.segments,
@@ -59,7 +59,7 @@ class Possessions:
 
 
 def act(shim: ctypes.CDLL, action: str) -> None:
-    """The fault, in Python code."""
+    """Trigger the fault, in Python code."""
     if action == "raise":
         shim.fault_note_time()
         raise ValueError("the victim's own words")
@@ -75,7 +75,7 @@ def act(shim: ctypes.CDLL, action: str) -> None:
 
 
 def reduce_guarded(shim: ctypes.CDLL, action: str) -> None:
-    """An allreduce in whose middle the fault strikes: at the page in the middle of the tensor."""
+    """An allreduce with the fault in its middle: at the tensor's middle page."""
     memory = mmap.mmap(-1, ELEMENTS * 4)
     array = np.frombuffer(memory, dtype=np.float32)
     array[:] = 1.0
@@ -102,7 +102,7 @@ def be_victim(phase: str, action: str) -> None:
     elif action == "raise":  # in the phase "shutdown"
         act(shim, action)
     else:
-        hvd.shutdown()  # the shim strikes in here
+        hvd.shutdown()  # the shim injects the fault in here
 
 
 def be_survivor(phase: str) -> None:
@@ -133,14 +133,14 @@ def others_go_on(survivors: hvd.ProcessSet) -> bool:
 
 
 def run(phase: str, action: str, victim: int) -> dict[str, Any]:
-    """Take part; what came of it."""
+    """Take part in the job; return the result."""
     is_victim = int(os.environ["HOROSCALE_RANK"]) == victim
     size = int(os.environ["HOROSCALE_SIZE"])
     survivors = hvd.ProcessSet(rank for rank in range(size) if rank != victim)
     report: dict[str, Any] = {}
     if action in LIMITS and is_victim:
         kind, limit = LIMITS[action]()
-        resource.setrlimit(kind, (limit, limit))  # the soft one of descriptors is raised
+        resource.setrlimit(kind, (limit, limit))  # the soft limit of descriptors is raised
     began_at = time.monotonic()
     try:
         hvd.init(process_sets=[survivors] if victim >= 0 else [])

@@ -1,4 +1,4 @@
-"""Which fault in which phase, what is expected of it, and how long it may take."""
+"""Which fault in which phase, its expected result, and how long it may take."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, replace
 
 START_TIMEOUT_S = 3.0  # HOROSCALE_START_TIMEOUT
 STALL_LIMIT_S = 2.0  # HOROSCALE_STALL_SHUTDOWN_TIME_SECONDS
-SURVIVORS_S = 1.0  # the slowest survivor, where the fault can be seen
+SURVIVORS_S = 1.0  # the slowest survivor, if the fault is detected directly
 SILENCE_LIMIT_S = 5.0  # HOROSCALE_NETWORK_TIMEOUT_SECONDS, where the network fails
-LOOK_S = 2.0  # what is only noticed by looking at the clock is noticed so late
+LOOK_S = 2.0  # additional time if only a periodic check detects it
 
 PHASES = ("connect", "handshake", "negotiate", "execute", "shutdown")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fault, where it strikes, and what has to come of it."""
+    """A fault, its phase, and the expected result."""
 
-    fault: str  # as the table has it
+    fault: str  # as shown in the table
     phase: str
-    action: str  # of rank.py and the shim
+    action: str  # passed to rank.py and the shim
     limit_s: float  # between the fault and the last survivor's error
     call: str = ""  # FAULT_CALL of the shim; empty: rank.py strikes
     names_victim: bool = True  # the survivors' errors
-    harmless: bool = False  # nobody gets an error
-    victim_raises: str = ""  # words of what the victim itself says, where it lives to say something
+    harmless: bool = False  # no rank gets an error
+    victim_raises: str = ""  # text in the victim's own error, if it survives
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the victim
     over_hosts: bool = False  # rank 2 is on another host than ranks 0 and 1
     network: str = ""  # what happens to the link of rank 2's host
@@ -49,15 +49,15 @@ _FAULTS = {
 def _in_phase(fault: str, action: str, phase: str) -> Scenario:
     starting = phase in ("connect", "handshake")
     if starting and action == "raise":
-        action = "fail"  # an exception of the library's own: its system call fails
+        action = "fail"  # an exception in the library itself: its system call fails
     limit_s = SURVIVORS_S
-    # Who has not reached the store yet, or is stopped, can't be told from one that is late.
+    # A rank that has not reached the store yet, or is stopped, looks like one that is late.
     if phase == "connect" or (starting and action == "stop"):
         limit_s = START_TIMEOUT_S + LOOK_S
     elif action == "stop":
         limit_s = STALL_LIMIT_S + LOOK_S
-    # Python code strikes before it calls shutdown(); everything else from inside of it, when the
-    # victim has said goodbye.
+    # Python code triggers the fault before it calls shutdown(); all others inside of it, after the
+    # victim's goodbye.
     by_python = phase in ("negotiate", "execute") or action == "raise"
     return Scenario(
         fault,
@@ -65,7 +65,8 @@ def _in_phase(fault: str, action: str, phase: str) -> Scenario:
         action,
         limit_s,
         call="" if by_python else _CALLS[phase],
-        # Without its links a rank knows only who does not answer it: that may be a victim's victim.
+        # Without links a rank only knows who does not answer it, and that may be a rank that waits
+        # for the victim.
         names_victim=(action, phase) != ("stop", "handshake"),
         harmless=phase == "connect" and action == "fail",  # it tries again
         victim_raises="Input/output error" if action == "fail" else "",
@@ -110,7 +111,7 @@ ON_ONE_HOST: tuple[Scenario, ...] = (
         "none",
         START_TIMEOUT_S + LOOK_S,
         victim_raises="Address already in use",
-        variables={"HOROSCALE_RENDEZVOUS_SERVED": "0"},  # rank 0 is to serve where somebody does
+        variables={"HOROSCALE_RENDEZVOUS_SERVED": "0"},  # rank 0 expects another process to serve
         victim=0,
     ),
     _harmless("full disk: timeline", HOROSCALE_TIMELINE="/dev/full"),

@@ -1,17 +1,17 @@
-/* Faults at exact moments, without a change to what is tested: a shim that is preloaded into the
- * victim (LD_PRELOAD).
+/* Faults at exact moments, without changes to the code under test: a shim that is preloaded into
+ * the victim (LD_PRELOAD).
  *
  * FAULT_CALL    the call before whose first execution the fault happens: connect (over IP: to the
  *               rendezvous), link (the handshake of a link: sendmsg() with descriptors; over IP
  *               connect() and accept4()), shutdown (of a socket: the end of a link). Without it
- *               only fault_guard() does something.
- * FAULT_ACTION  kill, stop, exit, network (the network does, and says when it has), or fail: the
- *               call returns EIO
+ *               only fault_guard() has an effect.
+ * FAULT_ACTION  kill, stop, exit, network (waits for a fault of the network), or fail: the call
+ *               returns EIO
  * FAULT_FILE    gets the monotonic time of the fault, in nanoseconds
- * FAULT_DONE    file that comes when the network's fault has struck
+ * FAULT_DONE    file that is created after the fault of the network
  *
- * fault_guard() strikes at the first access to a page, which is how a process ends in the middle of
- * copying a tensor. */
+ * fault_guard() triggers the fault at the first access to a page, so that a process ends in the
+ * middle of copying a tensor. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ static void await_network(void) {
   while (access(getenv("FAULT_DONE"), F_OK) != 0) nanosleep(&pause, NULL);
 }
 
-/* Returns for "fail" and "raise", and for "stop" when the process goes on. */
+/* Returns for "fail" and "raise", and for "stop" when the process continues. */
 static void act(const char* action) {
   note_time();
   if (strcmp(action, "kill") == 0) kill(getpid(), SIGKILL);
@@ -58,7 +58,7 @@ static void act(const char* action) {
   if (strcmp(action, "network") == 0) await_network();
 }
 
-/* Whether the call has to fail. */
+/* Whether the call must fail. */
 static int strike_at(const char* call) {
   const char* wanted = getenv("FAULT_CALL");
   const char* action = getenv("FAULT_ACTION");
@@ -68,7 +68,7 @@ static int strike_at(const char* call) {
   return strcmp(action, "fail") == 0;
 }
 
-/* Whether it is where the job's ranks meet. */
+/* Whether it is the rendezvous of the job's ranks. */
 static int is_rendezvous(const struct sockaddr* address) {
   const char* text = getenv("HOROSCALE_RENDEZVOUS");
   const char* colon = text == NULL ? NULL : strrchr(text, ':');
@@ -128,7 +128,7 @@ static void on_access(int signum, siginfo_t* info, void* context) {
   }
   mprotect(guarded, guarded_size, PROT_READ | PROT_WRITE);
   act(getenv("FAULT_ACTION"));
-  /* "raise": the main thread raises, while the one that copies stays in here. */
+  /* "raise": the main thread raises, while the copying thread stays in here. */
   const struct timespec pause = {0, 1000000};
   for (int i = 0; i < 10000 && strcmp(getenv("FAULT_ACTION"), "raise") == 0; ++i) {
     if (atomic_load(&resumed)) break;
@@ -136,7 +136,7 @@ static void on_access(int signum, siginfo_t* info, void* context) {
   }
 }
 
-/* Makes the first access to the pages the moment of the fault. */
+/* Triggers the fault at the first access to the pages. */
 void fault_guard(void* pages, size_t size) {
   struct sigaction action;
   memset(&action, 0, sizeof(action));

@@ -1,4 +1,4 @@
-"""What one rank checks of horoscale.torch on a device, "cuda" or "cpu". Prints one line of JSON."""
+"""One rank's checks of horoscale.torch on a device, "cuda" or "cpu". Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def full(shape: int | tuple[int, ...], value: float, dtype: torch.dtype = torch.
 
 
 def reductions() -> None:
-    """Sums of all kinds of floats, scaled and averaged, alone, in groups and in 16 bits."""
+    """Sums of all floating-point types, scaled and averaged, alone, in groups and in 16 bits."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         data = full(1000, rank, dtype)
         assert (hvd.allreduce(data, op=hvd.Sum) == TOTAL).all()
@@ -43,7 +43,7 @@ def reductions() -> None:
 
 
 def movements() -> None:
-    """Rows and splits of different number, and a broadcast."""
+    """Rows and splits of different sizes, and a broadcast."""
     gathered = hvd.allgather(full((rank + 1, 2), rank))
     assert gathered[:, 0].tolist() == [r for r in range(size) for _ in range(r + 1)]
     splits = torch.arange(1, size + 1, dtype=torch.int32)
@@ -56,7 +56,7 @@ def movements() -> None:
 
 
 def streams() -> None:
-    """What another stream computes is waited for, and what it reads next waits for the result."""
+    """Inputs wait for another stream's work, and that stream's next reads wait for the result."""
     stream = torch.cuda.Stream(device) if on_gpu else None
     with torch.cuda.stream(stream):
         for _ in range(20):
@@ -68,7 +68,7 @@ def streams() -> None:
 
 
 def places() -> None:
-    """Tensors of CPU and GPU in one step; on several process sets where there are ranks."""
+    """CPU and GPU tensors in one step; on several process sets if there are enough ranks."""
     handles = [
         hvd.allreduce_async(one, op=hvd.Sum, name=f"place.{index}")
         for index, one in enumerate([full(10, rank), torch.full((10,), rank), full(10, rank)])
@@ -77,7 +77,7 @@ def places() -> None:
 
 
 def messages() -> None:
-    """To the next rank, which may be the own: of all sizes, CPU to GPU and back, and gradients."""
+    """To the next rank, which may be this one: all sizes, between CPU and GPU, and gradients."""
     following, before = (rank + 1) % size, (rank - 1) % size
     for count in (0, 1, 4097, 1 << 20):
         out = full(count, rank)
@@ -92,7 +92,7 @@ def messages() -> None:
     send = hvd.send_async(full(10_000, rank), following, tag=2)
     assert (hvd.recv(torch.zeros(10_000), before, tag=2) == before).all()
     hvd.synchronize(send)
-    # What another stream computes is what is sent; what it does next sees what has come.
+    # It sends the result of another stream's work, whose later work sees the received data.
     stream = torch.cuda.Stream(device) if on_gpu else None
     with torch.cuda.stream(stream):
         for _ in range(20):
@@ -103,7 +103,7 @@ def messages() -> None:
             received = torch.zeros_like(data)
             assert (hvd.recv(received, before) * 2 == 2 * before + 2).all().item()
             hvd.synchronize(send)
-    # A small message does not wait for its receive, so that one thread can do both.
+    # A small send does not wait for its receive, so that one thread can do both.
     weights = full(100, 2.0).requires_grad_()
     sent = hvd.send(weights * 3, following, tag=3)
     received = hvd.recv(full(100, 0.0).requires_grad_(), before, tag=3)
@@ -114,7 +114,7 @@ def messages() -> None:
 
 
 def training() -> None:
-    """Hooks reduce gradients: the average is the gradient of all ranks' batches."""
+    """Hooks reduce gradients: the average is the gradient over all ranks' batches."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).to(device)
     reference = [one.detach().clone() for one in model.parameters()]
@@ -133,7 +133,7 @@ def training() -> None:
 
 
 def capture() -> None:
-    """While a graph is captured a collective raises."""
+    """Collectives raise while a graph is being captured."""
     data = full(10, 1.0)
     hvd.allreduce(data)
     with (
@@ -144,7 +144,7 @@ def capture() -> None:
 
 
 def leaving() -> None:
-    """Ranks go one after the other; the others' averages are of those that are left."""
+    """Ranks join one after the other; averages are over the remaining ones."""
     for _ in range(size - rank):
         hvd.allreduce(full(10, 1.0), name="left")
     hvd.join(device.index if on_gpu else -1)

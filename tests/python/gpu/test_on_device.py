@@ -1,6 +1,6 @@
-"""horoscale.torch on GPUs, where there is one: two ranks if NCCL takes them, else one.
+"""horoscale.torch on GPUs, if there are any: two ranks if NCCL supports it, otherwise one.
 
-The ranks' program also runs on CPUs, where it is only itself that is tested.
+The ranks' program also runs on CPUs, which only tests the program itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SECONDS = 120
 
 
 def num_ranks() -> int:
-    """How many ranks NCCL runs here: two share a GPU from version 2.30.3 on."""
+    """How many ranks NCCL supports here: two can share a GPU from version 2.30.3 on."""
     shares = torch.cuda.nccl.version() >= (2, 30, 3)
     return 2 if torch.cuda.device_count() >= 2 or shares else 1
 
 
 def check(device: str, size: int, folder: Path) -> dict[str, int]:
-    """Run the program on so many ranks; what the lowest counted."""
+    """Run the program on this many ranks; return the lowest rank's counters."""
     variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
     with RankProcesses(size, PROGRAM, device, folder=folder, variables=variables) as ranks:
         for rank in range(size):
@@ -43,4 +43,4 @@ def test_program_on_cpus(tmp_path: Path) -> None:
 def test_on_gpus(tmp_path: Path) -> None:
     said = check("cuda", num_ranks(), tmp_path)
     assert said["nccl_buckets"] > 0
-    assert said["device_buckets"] > said["nccl_buckets"]  # Max, and what was after a join
+    assert said["device_buckets"] > said["nccl_buckets"]  # Max, and the operations after a join

@@ -1,8 +1,8 @@
-"""One of two ranks that save twice, of which one is killed in the middle of the second save.
+"""One of two ranks that save twice; one of them is killed during the second save.
 
     python checkpoint_kill.py POINT VICTIM FOLDER [asynchronous]
 
-The other one prints a JSON object: what its save raised.
+The other one prints a JSON object: the error of its save.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import horoscale.torch.parallel as par
 from horoscale.torch.parallel.checkpoint import dcp, folders
 
 SECONDS_TO_LIVE = 120
-POINTS = {  # a function, and whether its call is over by then
+POINTS = {  # a function, and whether its call has returned
     "before its file": (dcp, "write", False),
     "after its file": (dcp, "write", True),
     "before metadata": (dcp, "finish", False),
@@ -35,7 +35,7 @@ POINTS = {  # a function, and whether its call is over by then
 
 
 def die_at(point: str) -> None:
-    """Have this process killed when it calls a function, or when that has returned."""
+    """Kill this process when it calls the function, or when that returns."""
     module, name, after = POINTS[point]
     function: Callable[..., Any] = getattr(module, name)
 

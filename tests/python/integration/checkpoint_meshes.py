@@ -1,10 +1,10 @@
-"""One rank of a job that saves a checkpoint on each mesh of its number of ranks, or loads others'.
+"""One rank of a job that saves checkpoints on all meshes of its size, or loads those of others.
 
     python checkpoint_meshes.py save|load FOLDER SOURCES
 
-A checkpoint is saved after 3 steps, in FOLDER/MESH. Each mesh loads those of as many meshes as
-SOURCES says, trains 3 more, and ends with the losses, parameters and state of the optimizer of one
-process that trained 6.
+A checkpoint is saved after 3 steps, in FOLDER/MESH. Each mesh loads the checkpoints of SOURCES
+meshes, trains 3 more steps, and must have the losses, parameters and optimizer state of one process
+that trained 6 steps.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MESHES = {
     4: {"tp4": {"tp": 4}, "tp2pp2": {"tp": 2, "pp": 2}, "tp2dp2": {"tp": 2, "dp": 2}},
 }
 NAMES = [name for meshes in MESHES.values() for name in meshes]
-OTHERS = (1, 4, 0, 2, 3, 5, 6, 7)  # where they are in the list, from a mesh on: first, other kinds
+OTHERS = (1, 4, 0, 2, 3, 5, 6, 7)  # offsets in the list from a mesh on; other kinds come first
 FIRST, LAST = range(3), range(3, 6)
 
 
 def sources_of(name: str, number: int) -> list[str]:
-    """The meshes whose checkpoints a mesh loads: each is loaded by as many."""
+    """The meshes whose checkpoints a mesh loads; each is loaded equally often."""
     assert sorted(OTHERS) == list(range(len(NAMES)))
     at = NAMES.index(name)
     return [NAMES[(at + other) % len(NAMES)] for other in OTHERS[:number]]
@@ -56,7 +56,7 @@ def load(folder: Path, mesh: par.Mesh, end: OneProcess, losses: list[float]) -> 
         torch.testing.assert_close(
             value, whole[name], **EXACT, msg=lambda text, name=name: f"{name}: {text}"
         )
-    # The state of the optimizer, by another checkpoint, which one process reads.
+    # One process reads the optimizer's state from another checkpoint.
     here = folder.with_name(f"{folder.name}-{'-'.join(map(str, mesh.sizes.values()))}")
     par.save(here, training.model, training.optimizer, mesh)
     alone = OneProcess(seed=2, lr=0.3)

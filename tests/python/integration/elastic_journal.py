@@ -1,4 +1,4 @@
-"""What scripts of elastic training note, and when they are to die."""
+"""Events that scripts of elastic training record, and when they are to die."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Journal:
     def __init__(
         self, folder: Path, state: elastic.State, kills: Sequence[tuple[int, int]]
     ) -> None:
-        """Begin. `kills`: by step and rank."""
+        """Open the journal. `kills`: by step and rank."""
         self._folder = folder
         self._state = state
         self._kills = kills
         self._log = (folder / f"log.{os.getpid()}").open("a", buffering=1)
 
     def note(self, event: str, **what: object) -> None:
-        """Write an event down."""
+        """Record an event."""
         view = membership().view
         line = {
             "time": time.monotonic(),
@@ -40,7 +40,7 @@ class Journal:
         self._log.write(json.dumps(line) + "\n")
 
     def dies(self) -> bool:
-        """Tell whether this process is to die in this step: the first that comes to it."""
+        """Return whether this process is to die in this step: only the first to reach it is."""
         step = self._state.step
         if (step, hvd.rank()) not in self._kills:
             return False
@@ -52,7 +52,7 @@ class Journal:
         return True
 
     def end(self, bits: str) -> None:
-        """Leave the hash of the weights, and how this process came there."""
+        """Record the hash of the weights, and how this process got there."""
         done = {
             "rank": hvd.rank(),
             "size": hvd.size(),
@@ -64,7 +64,7 @@ class Journal:
 
 
 def arguments() -> tuple[Path, int, list[tuple[int, int]]]:
-    """Return FOLDER, STEPS and the kills of the command line."""
+    """Parse FOLDER, STEPS and the kills from the command line."""
     words = sys.argv[1:]
     kills = zip(map(int, words[2::2]), map(int, words[3::2]), strict=True)
     return Path(words[0]), int(words[1]), list(kills)

@@ -1,4 +1,4 @@
-"""An elastic job under test: elastic_rank.py below horoscalerun, and what its ranks note."""
+"""An elastic job under test: elastic_rank.py under horoscalerun, and the events of its ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ElasticLaunch:
     """A running job. As a context it leaves no process behind."""
 
     def __init__(self, folder: Path, *flags: object, **options: Any) -> None:
-        """Start it; the options are the launcher's."""
+        """Start it with the launcher's options."""
         self.folder = folder
         self.launcher = Launcher(*flags, sys.executable, RANK, 10, folder, **options)
 
@@ -32,7 +32,7 @@ class ElasticLaunch:
         self.launcher.__exit__(*arguments)
 
     def events(self) -> list[Event]:
-        """What all processes have noted so far, in its order."""
+        """The events of all processes so far, each in its order."""
         found = []
         for file in self.folder.glob("rank-*"):
             lines = file.read_text().split("\n")[:-1]
@@ -40,7 +40,7 @@ class ElasticLaunch:
         return sorted(found, key=lambda event: float(event["time"]))
 
     def wait_for(self, met: Callable[[Event], bool], count: int = 1) -> list[Event]:
-        """The first events that meet a condition, as soon as there are so many."""
+        """The first `count` events that meet a condition, once there are that many."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = [event for event in self.events() if met(event)]
@@ -51,7 +51,7 @@ class ElasticLaunch:
             time.sleep(0.01)
 
     def steps(self, view: int, count: int) -> list[Event]:
-        """Wait until so many ranks have made a step in a view."""
+        """Wait until this many ranks have completed a step in a view."""
         return self.wait_for(lambda e: e["event"] == "step" and e["number"] == view, count)
 
     def pid_of(self, rank: int, view: int) -> int:
@@ -63,14 +63,14 @@ class ElasticLaunch:
         return int(event["pid"])
 
     def kill(self, rank: int, view: int, signum: int = signal.SIGKILL) -> float:
-        """Signal a rank; returns when."""
+        """Signal a rank; return the time."""
         pid = self.pid_of(rank, view)
         now = time.monotonic()
         os.kill(pid, signum)
         return now
 
     def hold_standbys(self) -> None:
-        """Let no process join until let_standbys_join()."""
+        """Keep standbys from joining until let_standbys_join()."""
         (self.folder / "hold").touch()
 
     def let_standbys_join(self) -> None:
@@ -78,12 +78,12 @@ class ElasticLaunch:
         (self.folder / "hold").unlink()
 
     def end(self) -> tuple[int, str]:
-        """Have the ranks finish; the launcher's status and what it said. Nothing may be left."""
+        """Let the ranks finish; return the launcher's status and output. Nothing may be left."""
         (self.folder / "finish").touch()
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        """The end of a job that ends by itself."""
+        """Wait for a job that ends by itself."""
         _, errors = self.launcher.process.communicate(timeout=PATIENCE_S)
         assert self.launcher.processes() == []
         return self.launcher.process.returncode, errors.decode()

@@ -1,10 +1,10 @@
-"""A rank of an elastic job that uses the link to the driver by hand: no hvd.elastic.
+"""A rank of an elastic job that uses the link to the driver directly, without hvd.elastic.
 
     elastic_rank.py STEPS FOLDER
 
-Each step is an allreduce of ones, and a commit. Ranks leave what they see in FOLDER, in a file
-rank-PID each. When there is a file `finish` they end well, after STEPS steps in a view at least.
-While there is a file `hold` standbys do not say that they are ready.
+Each step is an allreduce of ones, and a commit. Ranks record events in FOLDER/rank-PID. When the
+file `finish` exists, they exit normally after at least STEPS steps in a view. While the file `hold`
+exists, standbys do not report that they are ready.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Process sets of all kinds in a job of which a rank dies: elastic_sets.py FOLDER KILL_STEP.
+"""Process sets of all kinds in a job in which a rank dies: elastic_sets.py FOLDER KILL_STEP.
 
-Rank 3 kills itself at KILL_STEP. Each rank notes, in each view, which sets there are; each step has
-an operation of every set. It ends some steps after the rank was replaced.
+Rank 3 kills itself at KILL_STEP. Each rank records the sets of each view; each step runs an
+operation on every set. The job ends some steps after the rank was replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def train(state: elastic.ObjectState) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         state.step += 1
         if hvd.size() < 4:
-            time.sleep(0.02)  # a replacement is on its way
+            time.sleep(0.02)  # a replacement is starting
         state.commit()
 
 

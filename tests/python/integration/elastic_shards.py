@@ -1,10 +1,10 @@
 """A job whose ranks have shards: elastic_shards.py FOLDER STEPS [STEP RANK]...
 
-A process that has RANK at STEP for the first time kills itself, before it commits. A rank's shards
-are arrays whose values follow from the rank that has made them and the step; what became of them
-is left in FOLDER, and checked after each change. With PAUSE_AT in the environment it says so and
-waits for ever after that step; with DIES_LOADING a rank dies when it is to load shards first.
-With DIES_KEEPING rank 3 of 4 dies when rank 1 has all of the first copies, and no other rank has.
+The first process with RANK at STEP kills itself before it commits. A rank's shards are arrays whose
+values depend on their creator's rank and the step; the final ones are written to FOLDER, and
+checked after each change. With PAUSE_AT in the environment it prints a line after that step and
+waits forever; with DIES_LOADING a rank dies when it first loads shards. With DIES_KEEPING rank 3 of
+4 dies when only rank 1 has all of the first copies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from horoscale.elastic.shards import ShardKeeper
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2])
 KILLS = list(zip(map(int, sys.argv[3::2]), map(int, sys.argv[4::2]), strict=True))
 
-SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+SIZE = int(os.environ.get("FULL_SIZE", "0"))  # training continues with fewer ranks than this
 
 
 def made(owner: int, step: int) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def made(owner: int, step: int) -> dict[str, Any]:
 
 
 class Sharded(elastic.ObjectState):
-    owners: tuple[int, ...] = ()  # whose shards this rank has
+    owners: tuple[int, ...] = ()  # the rank whose shards this rank has
     own: Mapping[str, Any] = {}
 
     def shards(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ def train(state: Sharded) -> None:
         if hvd.rank() in marks and not marks[hvd.rank()].exists():
             marks[hvd.rank()].touch()
             while not all(mark.exists() for mark in marks.values()):
-                time.sleep(0.01)  # the first to die must not keep another one from its step
+                time.sleep(0.01)  # the first to die must not keep the other one from this step
             os.kill(os.getpid(), signal.SIGKILL)
         state.update()
         state.commit()
@@ -99,7 +99,7 @@ def train(state: Sharded) -> None:
             print("pauses", flush=True)
             os.read(os.pipe()[0], 1)
         if hvd.size() < SIZE:
-            time.sleep(0.02)  # a replacement is on its way
+            time.sleep(0.02)  # a replacement is starting
 
 
 train(state)

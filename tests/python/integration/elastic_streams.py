@@ -1,7 +1,7 @@
 """A job that reads shards in order while ranks die: elastic_streams.py FOLDER STEP RANK.
 
-The process that has RANK at STEP for the first time kills itself after it has read an item. Each
-item that a rank reads is in the state with the commit after it; what that has in the end is left.
+The first process with RANK at STEP kills itself after reading an item. The next commit contains
+each item that a rank has read; the final state is written to a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LENGTHS = [7, 0, 12, 3, 9]
 
 
 class Lines:
-    """The lines of one file, as it were, which are never skipped."""
+    """Stands for the lines of a file, which are never skipped."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -60,7 +60,7 @@ def train(state: elastic.ObjectState) -> None:
             state.seen = [*state.seen, *([stream.epoch, *one] for one in items if one is not None)]
             state.step += 1
             if hvd.size() < 3:
-                time.sleep(0.05)  # a replacement is on its way
+                time.sleep(0.05)  # a replacement is starting
             if state.step % 3:
                 state.commit()
             else:

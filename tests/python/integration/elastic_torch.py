@@ -1,7 +1,7 @@
 """A script that trains on ranks that die: elastic_torch.py FOLDER STEPS [KILL_STEP RANK]...
 
-The process that has RANK when it is about to do KILL_STEP for the first time kills itself, within
-backward(). Each rank that ends leaves the bits of its weights in FOLDER.
+The first process with RANK at KILL_STEP kills itself within backward(). Each rank that reaches the
+end writes the bits of its weights to FOLDER.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from horoscale.elastic.membership import membership
 
 FOLDER, STEPS, KILLS = arguments()
 
-SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+SIZE = int(os.environ.get("FULL_SIZE", "0"))  # training continues with fewer ranks than this
 
 torch.set_num_threads(1)
 even = hvd.elastic.surviving(lambda rank, size: rank % 2 == 0)
@@ -66,7 +66,7 @@ def train(state) -> None:
         optimizer.step()
         state.step += 1
         if hvd.size() < SIZE:
-            time.sleep(0.02)  # a replacement is on its way
+            time.sleep(0.02)  # a replacement is starting
         state.commit()
         if first:
             journal.note("step")

@@ -1,7 +1,7 @@
 """A script that trains on ranks that die: elastic_training.py FOLDER STEPS [KILL_STEP RANK]...
 
-The process that has RANK when it is about to do KILL_STEP for the first time kills itself. Each
-rank that is there at the end leaves the bits of its weights in FOLDER.
+The first process with RANK at KILL_STEP kills itself. Each rank that reaches the end writes the
+bits of its weights to FOLDER.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horoscale.elastic.membership import membership
 
 FOLDER, STEPS, KILLS = arguments()
 
-SIZE = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+SIZE = int(os.environ.get("FULL_SIZE", "0"))  # training continues with fewer ranks than this
 
 even = elastic.surviving(lambda rank, size: rank % 2 == 0)
 hvd.init(process_sets=[even])
@@ -50,7 +50,7 @@ def train(state) -> None:
         state.weights = state.weights - 0.1 * hvd.allreduce(gradient, op=hvd.Average)
         state.step += 1
         if hvd.size() < SIZE:
-            time.sleep(0.02)  # a replacement is on its way
+            time.sleep(0.02)  # a replacement is starting
         state.commit()
         if first:
             journal.note("step")

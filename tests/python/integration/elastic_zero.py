@@ -1,7 +1,7 @@
 """An elastic job whose training state is divided: elastic_zero.py FOLDER STEPS STAGE [STEP RANK]...
 
-A process that has RANK at STEP for the first time kills itself, before it commits. All ranks train
-on the same samples, so that the weights do not depend on how many there are; rank 0 leaves them in
+The first process with RANK at STEP kills itself before it commits. All ranks train on the same
+samples, so that the weights do not depend on the number of ranks; rank 0 writes them to
 FOLDER/weights.pt.
 """
 
@@ -40,7 +40,7 @@ def loss(of: nn.Module, step: int) -> torch.Tensor:
 def main() -> None:
     folder, steps, stage = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     kills = list(zip(map(int, sys.argv[4::2]), map(int, sys.argv[5::2]), strict=True))
-    size = int(os.environ.get("FULL_SIZE", "0"))  # with fewer ranks than this training goes on
+    size = int(os.environ.get("FULL_SIZE", "0"))  # training continues with fewer ranks than this
 
     def make() -> tuple[nn.Module, Any]:
         mesh = par.init()
@@ -62,10 +62,10 @@ def main() -> None:
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             if state.step >= steps and hvd.size() >= size:
-                break  # without a commit: the last checkpoint has this step all the same
+                break  # not committed, but the last checkpoint contains this step
             state.commit()
             if hvd.size() < size:
-                time.sleep(0.02)  # a replacement is on its way
+                time.sleep(0.02)  # a replacement is starting
         whole = par.whole_state_dict(state.model)
         if hvd.rank() == 0:
             torch.save({"step": state.step, "weights": whole}, folder / "weights.pt")

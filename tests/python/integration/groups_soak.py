@@ -1,12 +1,12 @@
-"""One rank of a soak of torch.distributed: random operations of groups that overlap, beside Gloo.
+"""One rank of a soak of torch.distributed: random operations of overlapping groups, next to Gloo.
 
     horoscalerun -np 4 python groups_soak.py --seed 7 --operations 1000
 
-A round begins a handful of operations on horoscale's groups, asynchronously, in another order of
-the groups on each rank, and waits for them in yet another. Then Gloo's groups of the same ranks do
-the same operations one by one, and the results have to be equal, bit for bit: values are small
-whole numbers, whose sums don't depend on their order. The seed decides everything. A rank that
-makes no progress for a minute ends with the tracebacks of its threads.
+In each round, a rank starts several asynchronous operations on horoscale's groups, in its own order
+of the groups, and waits for them in another order. Then Gloo's groups of the same ranks run the
+same operations one by one, and the results must be equal bit for bit: values are small integers,
+whose sums do not depend on the order. The seed determines everything. A rank without progress for a
+minute exits with the tracebacks of its threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Pair:
-    """A group of horoscale's, and Gloo's of the same ranks in the same order."""
+    """A group of horoscale's, and Gloo's with the same ranks in the same order."""
 
     members: Sequence[int]
     ours: Any
@@ -41,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Call:
-    """One operation, which draws alike for every backend and on every rank."""
+    """One operation, whose random draws are equal for all backends and ranks."""
 
     kind: Callable[[Call, Any, random.Random], tuple[list[Any], Tensors]]
     pair: Pair
@@ -49,7 +49,7 @@ class Call:
     rank: int
 
     def begin(self, group: Any) -> tuple[list[Any], Tensors]:
-        """Begin it on a group; return its works, and the tensors that will have the results."""
+        """Start it on a group; return its works, and the tensors that will hold the results."""
         return self.kind(self, group, random.Random(self.seed))
 
     @property
@@ -58,11 +58,11 @@ class Call:
 
     @property
     def place(self) -> int:
-        """This rank's own number in the group."""
+        """This rank's number in the group."""
         return list(self.pair.members).index(self.rank)
 
     def values(self, count: int, dtype: torch.dtype, part: int = 0) -> torch.Tensor:
-        """This rank's own input."""
+        """This rank's input."""
         generator = torch.Generator().manual_seed(self.seed * 97 + self.rank * 11 + part)
         return torch.randint(0, 4, (count,), generator=generator).to(dtype)
 
@@ -164,7 +164,7 @@ KINDS = (
 
 
 def groups(size: int) -> list[Pair]:
-    """Groups that overlap, some of the same ranks, one in another order."""
+    """Overlapping groups, some with the same ranks, one in another order."""
     whole = list(range(size))
     lists = [whole, whole, whole[:-1], whole[1:], whole[::-1]]
     lists += [[one, (one + 1) % size] for one in whole] + [[0, size // 2], [0, size // 2]]
@@ -175,7 +175,7 @@ def groups(size: int) -> list[Pair]:
 
 
 def in_another_order(calls: Sequence[Call], rng: random.Random) -> list[Call]:
-    """The calls with those of each group in their order."""
+    """The calls, shuffled, but with those of each group in order."""
     order = list(calls)
     rng.shuffle(order)
     left: dict[int, list[Call]] = {}
@@ -185,7 +185,7 @@ def in_another_order(calls: Sequence[Call], rng: random.Random) -> list[Call]:
 
 
 def play(pairs: Sequence[Pair], rng: random.Random, own: random.Random) -> int:
-    """Do a round, check what came of it on this rank, and return how many operations it had."""
+    """Run a round, check the results on this rank, and return the number of operations."""
     rank = dist.get_rank()
     drawn = [
         Call(rng.choice(KINDS), rng.choice(pairs), rng.randrange(1 << 30), rank)
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operations", type=int, default=1000)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of functions that PyTorch calls old
+    warnings.simplefilter("ignore")  # from functions that PyTorch has deprecated
     torch.set_num_threads(1)
     dist.init_process_group("horoscale", init_method="horoscale://")
     pairs = groups(dist.get_world_size())

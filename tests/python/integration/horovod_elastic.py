@@ -1,6 +1,6 @@
-"""A script for Horovod's elastic mode, with nothing of horoscale's: horovod_elastic.py FOLDER.
+"""A script for Horovod's elastic mode that uses nothing of horoscale's: horovod_elastic.py FOLDER.
 
-The second rank kills itself in the second epoch. The third epoch begins when it was replaced.
+The second rank kills itself in the second epoch. The third epoch begins once it has been replaced.
 """
 
 import hashlib

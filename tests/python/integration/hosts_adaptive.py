@@ -1,8 +1,8 @@
-"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: what adaptive compression chooses.
+"""The choices of adaptive compression, in a rank whose host is given by HOROSCALE_HOSTNAME.
 
-Argument: the host of each rank, as one letter. Loops of blocking calls hide nothing, so that
-whatever the network carries, compression is needed where its error allows it and it is worthwhile.
-What is worthwhile depends on the machine; what holds anyway is checked here.
+Argument: the host of each rank, as one letter. Loops of blocking calls hide no communication, so
+compression is needed on any network, where the error bound permits it and it is worthwhile. That
+depends on the machine; these checks hold on all machines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = 60
 
 
 def chosen() -> dict[str, Any]:
-    """What the metrics say of adaptive tensors."""
+    """The metrics of adaptive tensors."""
     adaptive: dict[str, Any] = hvd.metrics()["process_sets"]["0"]["adaptive"]
     return adaptive
 
@@ -35,7 +35,7 @@ def calls() -> int:
 
 
 def check_sums(error: float) -> None:
-    """Everybody has the same results, and what is lost comes later."""
+    """All ranks have the same results, and losses are made up later."""
     torch.manual_seed(hvd.rank())
     values = torch.randn(ELEMENTS)
     compression = hvd.Compression.adaptive(error)
@@ -56,15 +56,15 @@ def check_sums(error: float) -> None:
     assert one["bytes_before"] == STEPS * 4 * ELEMENTS
     assert one["bytes_after"] <= one["bytes_before"]
     assert one["ratio"] >= 1
-    # All ranks have had the same choices.
+    # The choices are the same on all ranks.
     after = hvd.allgather(torch.tensor([one["bytes_after"]]))
     assert len(set(after.tolist())) == 1
-    # Where something lossy is used its error is measured, and within the bound.
+    # Where a lossy encoding is used, its error is measured, and is within the bound.
     assert one["relative_error"] <= error
 
 
 def check_training() -> None:
-    """An optimizer takes it, with tables too, and all ranks have the same weights."""
+    """An optimizer supports it, including tables, and all ranks have the same weights."""
     adaptive = hvd.Compression.adaptive()
     for compression in (adaptive, {"*.weight": adaptive}):
         torch.manual_seed(1)
@@ -85,7 +85,7 @@ def check_training() -> None:
 
 
 def check_arrays() -> None:
-    """Arrays too; without a name nothing is lost, so nothing is lossy."""
+    """Also on arrays; without a name residuals can't be kept, so no lossy encoding is used."""
     values = np.linspace(-1, 1, 3000, dtype=np.float32)
     compression = arrays.Compression.adaptive(1)
     for _ in range(5):
@@ -94,7 +94,7 @@ def check_arrays() -> None:
 
 
 def main() -> None:
-    """Check all of it."""
+    """Run all checks."""
     hvd.init()
     torch.set_num_threads(1)
     check_sums(0.02)

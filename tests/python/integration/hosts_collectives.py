@@ -1,6 +1,6 @@
-"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: sums bit by bit, and bytes sent.
+"""Sums bit by bit, and the bytes sent, in a rank whose host is given by HOROSCALE_HOSTNAME.
 
-Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may cut the tensors.
+Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may split the tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import horoscale.numpy as hvd
 HOSTS = sys.argv[1]
 SIZES = (0, 1, 1000, 20_011, 700_001)
 OPS = {SUM: hvd.Sum, AVERAGE: hvd.Average, MAX: hvd.Max}
-MEGABYTES = 12  # in chunks that all hosts and lanes share evenly
+MEGABYTES = 12  # divides evenly into chunks for all hosts and lanes
 
 
 def inputs(dtype: str, size: int, ranks: list[int]) -> list[np.ndarray]:
@@ -26,7 +26,7 @@ def inputs(dtype: str, size: int, ranks: list[int]) -> list[np.ndarray]:
 
 
 def check_bits(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
-    """Compare sums of tensors that travel together, and alone, with their definition."""
+    """Compare sums of fused and single tensors with their definition."""
     hosts = [HOSTS[rank] for rank in ranks]
     for dtype in ("float16", "float32", "float64", "int8"):
         for name, op in OPS.items():
@@ -48,7 +48,7 @@ def check_bits(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
 
 
 def check_compression(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
-    """Compare compressed sums with their definition, bit by bit, and with the exact ones."""
+    """Compare compressed sums with their definition, bit by bit, and with the exact sums."""
     hosts = [HOSTS[rank] for rank in ranks]
     for wire_dtype, unit in (("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
         compression = {"float16": hvd.Compression.fp16, "bfloat16": hvd.Compression.bf16}
@@ -71,7 +71,7 @@ def check_compression(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
 
 
 def check_one_hop(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
-    """Small sums that repeat: planned the first time, then in one hop, with the same bits."""
+    """Repeated small sums: planned the first time, then in one hop, with the same bits."""
     hosts = [HOSTS[rank] for rank in ranks]
     compressions = {None: hvd.Compression.none, "bfloat16": hvd.Compression.bf16}
     calls = 4
@@ -109,7 +109,7 @@ def check_one_hop(process_set: hvd.ProcessSet, ranks: list[int]) -> None:
 
 
 def one_hop(process_set: hvd.ProcessSet) -> int:
-    """How many operations of the set have taken one hop."""
+    """How many of the set's operations took one hop."""
     key = str(process_set.process_set_id)
     return int(hvd.metrics()["process_sets"][key]["one_hop"])
 
@@ -117,7 +117,7 @@ def one_hop(process_set: hvd.ProcessSet) -> int:
 def check_error(
     result: np.ndarray, contributions: list[np.ndarray], name: str, unit: float, case: object
 ) -> None:
-    """Half a unit of the last place for each host's sum, and for the result; nothing else."""
+    """The error is at most half a unit in the last place for each host's sum and for the result."""
     exact = np.sum([one.astype(np.float64) for one in contributions], axis=0)
     bound = unit * np.sum([np.abs(one) for one in contributions], axis=0, dtype=np.float64)
     if name == AVERAGE:
@@ -146,7 +146,7 @@ def bytes_of_hosts(operation: str, tensor: np.ndarray) -> dict[str, int]:
 
 
 def check_kinds() -> None:
-    """Sets that only their members make, in an order that mixes the hosts."""
+    """Sets that only their members create, in an order that mixes the hosts."""
     order = [*range(len(HOSTS) - 1, -1, -2), *range(len(HOSTS) - 2, -1, -2)]
     for members_only in (True, False):
         process_set = hvd.add_process_set(order, members_only=members_only, ordered=True)
@@ -173,7 +173,7 @@ def check_kinds() -> None:
             first = sum(splits[:position])
             assert part.tobytes() == total[first : first + splits[position]].tobytes()
         assert hvd.remove_process_set(process_set)
-    pair = [0, len(HOSTS) - 1]  # on two hosts, without those between
+    pair = [0, len(HOSTS) - 1]  # on two hosts, skipping those between
     if hvd.rank() in pair:
         process_set = hvd.add_process_set(pair, members_only=True, distinct=True)
         assert hvd.allgather_object(hvd.rank(), process_set=process_set) == pair
@@ -181,7 +181,7 @@ def check_kinds() -> None:
 
 
 def check_bytes() -> None:
-    """A byte leaves a host as often as the algorithms' documents say."""
+    """Each byte leaves a host as often as the documentation of the algorithms says."""
     ranks, hosts = len(HOSTS), len(set(HOSTS))
     tensor = np.ones(MEGABYTES << 18, np.float32)
     sent = bytes_of_hosts("allreduce", tensor)
@@ -200,7 +200,7 @@ def check_bytes() -> None:
 
 
 def main() -> None:
-    """Check everything on the global set, and the bits on one that has only some of each host."""
+    """Check everything on the global set, and the bits on a set with some ranks of each host."""
     some = list(range(1, len(HOSTS)))
     os.environ["HOROSCALE_DYNAMIC_PROCESS_SETS"] = "1"
     hvd.init(process_sets=[part := hvd.ProcessSet(some)])

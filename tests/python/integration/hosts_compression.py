@@ -1,6 +1,6 @@
-"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: what lossy compression delivers.
+"""Results of lossy compression, in a rank whose host is given by HOROSCALE_HOSTNAME.
 
-Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may cut the tensors.
+Argument: the host of each rank, as one letter. HOROSCALE_PARTITION_BYTES may split the tensors.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def relative(error: torch.Tensor, exact: torch.Tensor) -> float:
-    """The norm of an error, by that of what would be right."""
+    """The norm of the error, relative to that of the exact result."""
     return float(error.norm() / exact.norm())
 
 
 def check_sums() -> None:
-    """What is lost comes later: the sum of many results is nearer to the truth than one of them."""
+    """Losses are made up later: the sum of many results is more accurate than a single one."""
     for compression in COMPRESSIONS:
         torch.manual_seed(hvd.rank())
         values = torch.randn(50_001)
@@ -67,7 +67,7 @@ def check_arrays() -> None:
 
 
 def check_half_precision() -> None:
-    """Tensors of 16 bits are encoded too."""
+    """16-bit tensors are encoded, too."""
     for dtype in (torch.float16, torch.bfloat16):
         values = torch.randn(5000, generator=torch.Generator().manual_seed(5)).to(dtype)
         result = hvd.allreduce(values, name=f"half {dtype}", compression=hvd.Compression.int4)
@@ -77,7 +77,7 @@ def check_half_precision() -> None:
 
 
 def distributed(network: torch.nn.Module, compression: Any, **options: Any) -> Any:
-    """An optimizer for it."""
+    """An optimizer with it."""
     return hvd.DistributedOptimizer(
         torch.optim.SGD(network.parameters(), lr=0.2),
         named_parameters=network.named_parameters(),
@@ -87,7 +87,7 @@ def distributed(network: torch.nn.Module, compression: Any, **options: Any) -> A
 
 
 def check_training() -> None:
-    """Models learn as well as without."""
+    """Models learn as well as without it."""
     losses = []
     for compression in (hvd.Compression.none, *COMPRESSIONS, hvd.Compression.powersgd(4)):
         network = model()
@@ -97,7 +97,7 @@ def check_training() -> None:
 
 
 def check_state() -> None:
-    """What is still to be sent is part of the state: a training goes on as it would have."""
+    """Residuals are part of the state: resumed training is identical."""
     network = model()
     optimizer = distributed(network, hvd.Compression.int4)
     train(optimizer, network, 5)
@@ -116,7 +116,7 @@ def check_state() -> None:
         return bool(hvd.allreduce(torch.tensor(float(same)), op=hvd.Min))
 
     assert go_on(state)
-    # Without them, or with another rank's, it goes on, but in another way.
+    # Without them, or with another rank's, training continues, but differs.
     del state["horoscale_residuals"]
     assert go_on(state) != IS_ENCODED
     others = hvd.broadcast_object(optimizer.state_dict(), root_rank=0)
@@ -124,7 +124,7 @@ def check_state() -> None:
 
 
 def check_power_sgd() -> None:
-    """Its state is in the optimizer's, and a training goes on as it would have."""
+    """Its state is part of the optimizer's, and resumed training is identical."""
     network = model()
     optimizer = distributed(network, hvd.Compression.powersgd(2))
     train(optimizer, network, 3)
@@ -143,7 +143,7 @@ def check_power_sgd() -> None:
 
 
 def check_loss_scale() -> None:
-    """What is kept of gradients of another scale is scaled with them."""
+    """Residuals of gradients with another scale are rescaled."""
     values = torch.randn(5000, generator=torch.Generator().manual_seed(hvd.rank()))
     network = torch.nn.Linear(50, 100, bias=False)
     optimizer = distributed(network, hvd.Compression.int4, op=hvd.Sum)
@@ -155,9 +155,9 @@ def check_loss_scale() -> None:
         if step == STEPS // 2:
             state = copy.deepcopy(optimizer.state_dict())
             optimizer.set_loss_scale(2.0**-20)
-            optimizer.load_state_dict(state)  # with the scale that what it keeps is of
+            optimizer.load_state_dict(state)  # including the scale of its residuals
         optimizer.set_loss_scale(scale)
-        other.set_loss_scale(scale)  # of the same residuals, which are not scaled twice
+        other.set_loss_scale(scale)  # shares the residuals, which are not rescaled twice
         optimizer.zero_grad()
         (network.weight * (scale * values).reshape(100, 50)).sum().backward()
         optimizer.synchronize()
@@ -168,7 +168,7 @@ def check_loss_scale() -> None:
 
 
 def check_choice() -> None:
-    """Vectors and embeddings are spared; a table or a function chooses otherwise."""
+    """Vectors and embeddings are excluded; a table or a function can choose otherwise."""
 
     def bytes_before(compression: Any) -> int:
         network = torch.nn.ModuleDict(
@@ -190,7 +190,7 @@ def check_choice() -> None:
 
 
 def encoded_bytes() -> int:
-    """How many bytes this rank has encoded."""
+    """The number of bytes that this rank has encoded."""
     encodings = hvd.metrics()["process_sets"]["0"]["encodings"]
     return sum(one["bytes_before"] for one in encodings.values())
 
@@ -207,13 +207,13 @@ def hops() -> int:
 
 
 def check_metrics() -> None:
-    """They tell what was encoded and what that lost; of one host that nothing was."""
+    """Metrics report the encoded bytes and the error; with a single host there are none."""
     encodings = hvd.metrics()["process_sets"]["0"]["encodings"]
     if not IS_ENCODED:
         assert encodings == {}
         return
     if encoded_bytes() == 0:
-        return  # a host has more ranks than the others
+        return  # one host has more ranks than the others
     assert {"int8", "int4", "onebit", "topk"} == set(encodings)
     for name, ratio in (("int8", 66 / 256), ("int4", 34 / 256), ("onebit", 10 / 256)):
         one = encodings[name]
@@ -224,13 +224,13 @@ def check_metrics() -> None:
 
 
 def check_errors() -> None:
-    """Where there is nothing that would keep what is lost."""
+    """No lossy encoding where residuals can't be kept."""
     with pytest.raises(ValueError, match="int8 is an encoding for allreduce only"):
         hvd.reducescatter(torch.zeros(64, 8), compression=hvd.Compression.int8)
 
 
 def main() -> None:
-    """Check all of it."""
+    """Run all checks."""
     hvd.init()
     torch.set_num_threads(1)
     check_sums()

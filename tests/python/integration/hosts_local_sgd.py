@@ -1,4 +1,4 @@
-"""Local SGD with lossy compression, in a rank whose host is what HOROSCALE_HOSTNAME says."""
+"""Local SGD with lossy compression, in a rank whose host is given by HOROSCALE_HOSTNAME."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUTER = (
 
 
 def local(network: torch.nn.Module, compression: Any, outer: Any = None) -> Any:
-    """An optimizer for it, with rounds of four steps."""
+    """An optimizer with it, with rounds of four steps."""
     return hvd.DistributedOptimizer(
         torch.optim.SGD(network.parameters(), lr=0.2),
         named_parameters=network.named_parameters(),
@@ -34,7 +34,7 @@ def local(network: torch.nn.Module, compression: Any, outer: Any = None) -> Any:
 
 
 def check_training() -> None:
-    """Models learn as well as without compression, and less travels."""
+    """Models learn as well as without compression, with fewer bytes sent."""
     for outer in OUTER:
         losses, sent = [], []
         for compression in (hvd.Compression.none, *COMPRESSIONS):
@@ -49,7 +49,7 @@ def check_training() -> None:
 
 
 def check_state() -> None:
-    """What is still to be sent is part of the state: a training goes on as it would have."""
+    """Residuals are part of the state: resumed training is identical."""
     network = model()
     optimizer = local(network, hvd.Compression.int4)
     train(optimizer, network, 8)

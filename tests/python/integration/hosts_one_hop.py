@@ -1,6 +1,6 @@
-"""A rank of a job whose hosts are what HOROSCALE_HOSTNAME says: the tests of small calls.
+"""The tests of small calls, in a rank whose host is given by HOROSCALE_HOSTNAME.
 
-Without those of bits, which follow the hosts (hosts_collectives.py).
+Excludes the tests of bits, which depend on the hosts (see hosts_collectives.py).
 """
 
 from __future__ import annotations

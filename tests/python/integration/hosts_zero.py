@@ -25,7 +25,7 @@ def main() -> None:
                     one(batch(number)).backward()
                     of.step()
             state = sharded_of(model)
-            assert not any(one.is_view for one in state.trained)  # ranks can't see other hosts
+            assert not any(one.is_view for one in state.trained)  # no access to other hosts
             assert any(one.resident for one in state.trained) == (stage < 3)
             same(model, alone)
     hvd.shutdown()

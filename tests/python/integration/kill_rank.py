@@ -1,12 +1,12 @@
-"""One rank of a job in which a rank is killed: collectives without end, and what comes of them.
+"""One rank of a job in which a rank is killed: endless collectives, and how they fail.
 
     python kill_rank.py SEED VICTIM busy|large|absent|forked
 
-It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first
-one raised (monotonic clock), the ranks that each error named, and what operations begun
-afterwards did. The victim takes part like all others (busy, or in operations that read the ranks'
-memory, which are large), has a forked child that holds on to its descriptors (forked; it prints the
-child's id), or does nothing (absent), so that the others wait for it.
+It prints "ready" when the job runs and, when its operations fail, a JSON object: when the first one
+raised (monotonic clock), the ranks that each error named, and the results of later operations. The
+victim participates normally (busy, or large: in operations that read ranks' memory directly), has a
+forked child that keeps its descriptors open (forked; it prints the child's PID), or does nothing
+(absent), so that the others wait for it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ import horoscale.numpy as hvd
 from horoscale.common.exceptions import RankFailedError
 
 SECONDS_TO_LIVE = 60
-POOL = 60  # operations drawn ahead, so that the ranks communicate and don't compute
+POOL = 60  # operations drawn in advance, so that ranks communicate instead of computing
 
 
 class Outcomes:
-    """Which ranks the failed calls named, and when the first one failed."""
+    """The ranks that failed calls named, and when the first call failed."""
 
     def __init__(self) -> None:
         self.raised_at: float | None = None
         self.named: list[list[int]] = []
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """Make a call; keep what its RankFailedError says, if it raises that."""
+        """Make a call; record its RankFailedError, if it raises one."""
         try:
             return call()
         except RankFailedError as error:
@@ -52,7 +52,7 @@ class Outcomes:
 
 
 def run_until_failure(pool: Sequence[Operation], common: Generator, own: Generator) -> Outcomes:
-    """Run batches of operations until one fails; how that batch ended."""
+    """Run batches of operations until one fails; return how that batch ended."""
     outcomes = Outcomes()
     while outcomes.raised_at is None:
         batch = common.choice(POOL, common.integers(1, 9), replace=False)
@@ -67,7 +67,7 @@ def run_until_failure(pool: Sequence[Operation], common: Generator, own: Generat
 
 
 def begin_later_operations() -> Outcomes:
-    """Try one operation of each shape of call after the failure."""
+    """Try one operation of each kind of call after the failure."""
     outcomes = Outcomes()
     for _ in range(2):
         outcomes.attempt(lambda: hvd.allreduce(np.ones(3), name="later"))
@@ -77,7 +77,7 @@ def begin_later_operations() -> Outcomes:
 
 
 def be_victim(mode: str) -> None:
-    """What the victim does beside taking part, or instead."""
+    """The victim's action besides, or instead of, participating."""
     if mode == "absent":
         print("ready", flush=True)
         signal.pause()

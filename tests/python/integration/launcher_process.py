@@ -1,4 +1,4 @@
-"""horoscalerun as a process under test: its lines, its end, and what it leaves behind."""
+"""horoscalerun as a process under test: its output, its end, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import horoscale
 
 PACKAGE_ROOT = Path(horoscale.__file__).resolve().parents[1]
-PATIENCE_S = 60.0  # for what takes milliseconds on a machine that has nothing else to do
+PATIENCE_S = 60.0  # for events that take milliseconds on an idle machine
 
 _MARKER = "LAUNCHER_TEST_MARKER"
 
@@ -28,7 +28,7 @@ def launcher_command(*arguments: object) -> list[str]:
 def environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """The environment of a launcher: without a job's variables, and able to import horoscale.
 
-    A variable that is None in `extra` is not set.
+    A variable that is None in `extra` is unset.
     """
     inherited = {
         name: value
@@ -98,7 +98,7 @@ class Launcher:
         return data
 
     def read_pids(self, count: int) -> list[int]:
-        """The process ids that the job prints, one in each of the next lines."""
+        """The PIDs that the job prints, one in each of the next lines."""
         return [int(line.rsplit(b":", 1)[1]) for line in self.read_lines(count)]
 
     def _read_until(self, enough: Callable[[], bool]) -> None:
@@ -112,22 +112,22 @@ class Launcher:
             self._buffer += data
 
     def guard(self) -> int:
-        """The process id of the supervisor's guard, or of the remote shell, of the only host."""
+        """The PID of the supervisor's guard, or of the remote shell, of the only host."""
         (pid,) = children_of(self.process.pid)
         return pid
 
     def supervisor(self) -> int:
-        """The process id of the supervisor of the only host."""
+        """The PID of the supervisor of the only host."""
         (pid,) = children_of(self.guard())
         return pid
 
     def finish(self) -> tuple[int, bytes, bytes]:
-        """Waits for the launcher's end: exit status, and the rest of its output."""
+        """Wait for the launcher's end; return its exit status, and the rest of its output."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, self._buffer + out, err
 
     def processes(self) -> list[int]:
-        """The processes of the job, found by a variable that all of them inherit."""
+        """The job's processes, found by a variable that all of them inherit."""
         wanted = f"{_MARKER}={self._marker}".encode()
         found = []
         for entry in os.listdir("/proc"):
@@ -141,15 +141,15 @@ class Launcher:
         return found
 
     def assert_nothing_left(self) -> None:
-        """Waits until no process of the job is left."""
+        """Wait until no process of the job is left."""
         deadline = time.monotonic() + PATIENCE_S
         while remaining := self.processes():
             assert time.monotonic() < deadline, f"left behind: {describe(remaining)}"
-            time.sleep(0.02)  # the ends of processes that aren't ours can only be polled for
+            time.sleep(0.02)  # processes that are not children can only be polled
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process of one thread has started."""
+    """The children of a process with one thread."""
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 

@@ -1,6 +1,6 @@
-"""A rank whose tensor, name and object somebody on the way may look for, and change.
+"""A rank whose tensor, name and object an attacker on the path may search for and modify.
 
-It prints how far it came, and why no further.
+It prints how far it got, and why it ended.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ OBJECT = "what an object that is pickled has in it"
 
 
 class Told:
-    """Says so where it is unpickled."""
+    """Prints a line when it is unpickled."""
 
     def __init__(self, rank: int, text: str) -> None:
         self.rank = rank
         self.text = text
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """As unpickling does."""
+        """Called by pickle."""
         self.__dict__.update(state)
         print(f"rank {hvd.rank()} has unpickled rank {self.rank}", flush=True)
 
 
 def main() -> None:
-    """One operation of each kind that somebody could meddle with."""
+    """Run one operation of each kind that an attacker could tamper with."""
     try:
-        hvd.init()  # in which a rank may be still when what the other sends next is changed
+        hvd.init()  # a rank may still be in here when the other rank's next message is modified
         mine = np.frombuffer(TENSOR * 8, np.uint8) * np.uint8(hvd.rank() == 0)
         total = hvd.allreduce(mine, op=hvd.Sum, name=NAME)
         assert total.tobytes() == TENSOR * 8

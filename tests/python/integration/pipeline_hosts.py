@@ -1,8 +1,8 @@
-"""One rank of a pipeline between hosts, which compares itself with one process.
+"""One rank of a pipeline between hosts, which compares its results with those of one process.
 
     python pipeline_hosts.py SCHEDULE
 
-It prints whether the losses and gradients of its steps are the same bits.
+It prints whether the losses and gradients of its steps have the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-FEATURES, ROWS, MICROBATCHES = 256, 200, 3  # messages are larger than small ones
+FEATURES, ROWS, MICROBATCHES = 256, 200, 3  # messages exceed the eager size
 STEPS = 4
 mse = nn.functional.mse_loss
 
@@ -31,7 +31,7 @@ def stages(number: int) -> list[nn.Module]:
 
 
 def alone(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Run the microbatches one after the other; return the loss."""
+    """Run the microbatches sequentially; return the loss."""
     total = torch.zeros((), dtype=x.dtype)
     for part in x.tensor_split(MICROBATCHES):
         loss = mse(model(part), part.sin()) * (len(part) / len(x))
@@ -55,7 +55,7 @@ def main() -> None:
     for step in range(STEPS):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        # As many rows as before, then fewer.
+        # The same number of rows as before, then fewer.
         x = torch.randn(ROWS - step // 3, FEATURES, dtype=torch.float64)
         x = hvd.broadcast(x, 0)
         same &= torch.equal(pipe.step(x, x.sin()), alone(model, x))

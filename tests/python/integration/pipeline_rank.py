@@ -2,8 +2,8 @@
 
     python pipeline_rank.py SCHEDULE VICTIM forward|backward
 
-It prints when it dies; the others print a JSON object: what the step raised, and when, and what
-the next one did.
+It prints the time of its death; the others print a JSON object: the error and time of the step, and
+the result of the next one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
 SECONDS_TO_LIVE = 120
-WIDTH = 4096  # larger than small messages: the survivors see each other's memory
+WIDTH = 4096  # larger than eager messages: the survivors read each other's memory
 
 
 class Fatal(torch.autograd.Function):
-    """Kills the process when it has passed so many microbatches."""
+    """Kills the process after this many microbatches."""
 
     left = 1 << 30
     phase = ""
@@ -61,7 +61,7 @@ class Stage(nn.Module):
 
 
 def outcome(pipe: par.Pipeline, x: torch.Tensor) -> list[Any]:
-    """What a step raises."""
+    """The error that a step raises."""
     try:
         pipe.step(x, x)
     except hvd.RankFailedError as error:
@@ -87,7 +87,7 @@ def main() -> None:
     if hvd.rank() == victim:
         Fatal.phase, Fatal.left = phase, 4
     first = ["nothing"]
-    while first == ["nothing"]:  # a rank that has done its part learns of it in the next step
+    while first == ["nothing"]:  # a rank that has done its part fails in the next step
         first = outcome(pipe, x)
     failed_at = time.monotonic()
     told = {"first": first, "failed_at": failed_at, "later": outcome(pipe, x)}

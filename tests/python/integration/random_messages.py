@@ -1,8 +1,8 @@
-"""Random messages between the members of process sets, by all calls that send and receive.
+"""Random messages between members of process sets, by all calls that send and receive.
 
-Every rank draws the same list, with the contents. None can wait for ever: what is asynchronous is
-begun by all ranks before they wait for anything, in one order for each tag; exchanges of blocking
-calls are done in the order of the list, so that of the first that is not done all ranks are at it.
+Every rank draws the same list, including the contents. No deadlock is possible: all ranks start
+asynchronous messages before they wait for any, in one order for each tag. Blocking exchanges run in
+list order, so all of their ranks are at the first one that is not done.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from random_operations import Members, random_values
 
 import horoscale.numpy as hvd
 
-Finish = Callable[[], None]  # waits for what was begun, and checks it
+Finish = Callable[[], None]  # waits for the started message, and checks it
 
 DTYPES = ("uint8", "int16", "int64", "float16", "float32", "float64", "complex64", "bool")
 EAGER_BYTES = 16 << 10
 PIECE_BYTES = 1 << 20
-TAGS = (0, 1, 2**62 - 1)  # which come again and again
+TAGS = (0, 1, 2**62 - 1)  # reused
 FIRST_TAG_OF_ITS_OWN = 1000
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message, and by what it is sent and received."""
+    """One message, and the calls that send and receive it."""
 
     src: int
     dst: int
@@ -42,7 +42,7 @@ class Message:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What messages have in common whose order counts."""
+        """The key of messages whose order matters."""
         return self.src, self.dst, self.tag, self.process_set.process_set_id
 
     def tensor(self) -> Any:
@@ -58,7 +58,7 @@ class Message:
         return as_tensor(self.receives, np.zeros_like(self.content))
 
     def check(self, got: Any, source: int | None = None) -> None:
-        """Raise AssertionError unless this is what was sent, and who has."""
+        """Raise AssertionError unless the content and the sender match."""
         said = (
             f"{self.content.size} {self.content.dtype} from {self.src} to {self.dst}, "
             f"tag {self.tag}, {self.process_set}, shared {self.is_shared}, "
@@ -68,7 +68,7 @@ class Message:
         assert source in (None, self.src), said
 
     def operation(self, rank: int, room: Any) -> list[hvd.P2POp]:
-        """What this rank's part is in a batch."""
+        """This rank's part in a batch."""
         operations = []
         if rank == self.src:
             operation = hvd.P2POp(hvd.send, self.tensor(), self.dst, self.tag, self.process_set)
@@ -79,7 +79,7 @@ class Message:
 
 
 def as_tensor(binding: ModuleType, array: np.ndarray) -> Any:
-    """The array as that binding takes it, in the same memory."""
+    """The array as the binding expects it, over the same memory."""
     if binding is hvd:
         return array
     import torch
@@ -89,14 +89,14 @@ def as_tensor(binding: ModuleType, array: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Blocking calls of some ranks, which all of them make before what comes later in the list."""
+    """Blocking calls of some ranks, which all of them make before later items of the list."""
 
     ranks: Sequence[int]
     run: Callable[[int], None]  # on each of them
 
 
 class Drawing:
-    """Draws messages; the same from the same generator."""
+    """Draws messages; equal generators give equal messages."""
 
     def __init__(self, rng: np.random.Generator, bindings: Sequence[ModuleType]) -> None:
         self._rng = rng
@@ -104,7 +104,7 @@ class Drawing:
         self._own_tags = count(FIRST_TAG_OF_ITS_OWN)
 
     def asynchronous(self, members: Members) -> tuple[Message, bool]:
-        """A message for asynchronous calls, and whether its receiver takes it from any rank."""
+        """A message for asynchronous calls, and whether its receiver accepts any rank."""
         rng = self._rng
         src, dst = rng.choice(members.ranks, 2)
         from_any = bool(rng.random() < 0.2)
@@ -129,7 +129,7 @@ class Drawing:
         )
 
     def _content(self) -> np.ndarray:
-        """Mostly small; some are about as large as where messages travel in another way."""
+        """Mostly small; some are near the sizes at which the protocol changes."""
         rng = self._rng
         dtype = np.dtype(str(rng.choice(DTYPES)))
         chance = rng.random()
@@ -229,7 +229,7 @@ class Drawing:
 
 
 def begin(message: Message, from_any: bool, rank: int) -> list[Finish]:
-    """Begin this rank's part of an asynchronous message."""
+    """Start this rank's part of an asynchronous message."""
     place = {"tag": message.tag, "process_set": message.process_set}
     finishes: list[Finish] = []
     if rank == message.src:

@@ -1,7 +1,7 @@
-"""Random collectives with the result that they must have, to the last bit, computed by numpy.
+"""Random collectives and their exact results, computed by numpy.
 
-Every rank draws the same operations from the same generator, with the inputs of all ranks, so
-that each can work out every result by itself.
+Every rank draws the same operations from the same generator, with the inputs of all ranks, so that
+each can compute all results.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FOLD: dict[int, np.ufunc] = {
 
 @dataclass(frozen=True)
 class Members:
-    """Who takes part: a process set, whose members are numbered from 0 here."""
+    """The participants: a process set, whose members are numbered from 0 here."""
 
     process_set: hvd.ProcessSet
-    ranks: Sequence[int]  # global ones, ascending
+    ranks: Sequence[int]  # global ranks, ascending
 
     @classmethod
     def all_of(cls, size: int) -> Members:
@@ -55,16 +55,16 @@ class Members:
 
 @dataclass(frozen=True)
 class Operation:
-    """One collective: how a member starts it, and what it must return there."""
+    """One collective: how a member starts it, and its expected result there."""
 
     description: str
     start: Callable[[int, str | None], Any]  # (member, name) -> handle
     expected: Callable[[int], list[np.ndarray]]
 
     def check(self, rank: int, result: Any) -> None:
-        """Raises AssertionError unless `result` is what this rank must get."""
+        """Raises AssertionError unless `result` is this rank's expected result."""
         arrays = list(result) if isinstance(result, (list, tuple)) else [result]
-        if result is None:  # who is not the root of a reduce or a gather
+        if result is None:  # not the root of a reduce or a gather
             arrays = []
         expected = self.expected(rank)
         assert len(arrays) == len(expected), f"{self.description}: {len(arrays)} results"
@@ -117,7 +117,7 @@ def _divided(total: np.ndarray, divisor: int) -> np.ndarray:
     if total.dtype.kind in "iu":  # towards zero
         return (total - np.fmod(total, total.dtype.type(divisor))) // total.dtype.type(divisor)
     number = total.real.dtype.type(divisor)
-    if total.dtype.kind == "c":  # numpy's quotient is that of two complex numbers, less exact
+    if total.dtype.kind == "c":  # numpy divides complex numbers by each other, which is less exact
         parts = np.empty_like(total)
         parts.real, parts.imag = total.real / number, total.imag / number
         return parts
@@ -126,13 +126,13 @@ def _divided(total: np.ndarray, divisor: int) -> np.ndarray:
 
 def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     kind = np.dtype(dtype).kind
-    values: Any  # a number where the shape is ()
+    values: Any  # a scalar if the shape is ()
     if kind in "iu":
         info = np.iinfo(dtype)
         values = rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
     elif kind == "b":
         values = rng.integers(0, 2, shape)
-    elif kind == "c":  # small whole numbers: exact, whichever way a complex product is computed
+    elif kind == "c":  # small integers: exact in any order of complex products
         values = rng.integers(-4, 5, shape) + 1j * rng.integers(-4, 5, shape)
     else:
         values = rng.standard_normal(shape)
@@ -140,7 +140,7 @@ def random_values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) 
 
 
 def _shape(rng: np.random.Generator, min_dims: int = 0) -> tuple[int, ...]:
-    """Mostly small, sometimes empty or 0-d, now and then larger than a chunk of the transport."""
+    """Mostly small, sometimes empty or 0-d, occasionally larger than a chunk of the transport."""
     chance = rng.random()
     if chance < 0.05:
         return () if min_dims == 0 else (0,)

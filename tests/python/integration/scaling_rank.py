@@ -1,4 +1,4 @@
-"""A training program whose steps are told apart by its gradients. Arguments: rows of a rank."""
+"""A training program whose gradients mark its steps. Arguments: rows per rank."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One rank of many cycles that add, use and remove process sets: nothing may grow.
+"""One rank of many cycles that add, use and remove process sets, without any growth.
 
     horoscalerun -np 4 python set_cycles.py --cycles 10000
 
-Prints what this process holds after a warm-up and at the end, as JSON: resident memory, threads,
-descriptors and mappings.
+Prints resident memory, threads, descriptors and mappings of this process after a warm-up and at the
+end, as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def status() -> dict[str, str]:
 
 
 def living_threads() -> int:
-    """The kernel lists a thread a little longer than join() waits for it: the fewest of some."""
+    """The minimum of several counts: the kernel lists threads longer than join() waits."""
     counts = []
     for _ in range(20):
         counts.append(int(status()["Threads"]))
@@ -40,7 +40,7 @@ def living_threads() -> int:
 def holdings() -> dict[str, int]:
     faulthandler.cancel_dump_traceback_later()  # it is a thread
     gc.collect()
-    hvd.barrier()  # peers have removed their part too
+    hvd.barrier()  # peers have removed their part, too
     return {
         "resident_kib": int(status()["VmRSS"].split()[0]),
         "threads": living_threads(),
@@ -50,7 +50,7 @@ def holdings() -> dict[str, int]:
 
 
 def cycle(number: int) -> None:
-    """Two sets that overlap and change from cycle to cycle are added, used and removed."""
+    """Adds, uses and removes two overlapping sets that change from cycle to cycle."""
     size, me = hvd.size(), hvd.rank()
     first = number % size
     lists = [{first, (first + 1) % size}, {first, (first + 2) % size}]

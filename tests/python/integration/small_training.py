@@ -1,4 +1,4 @@
-"""A small model that ranks on several hosts train, and what they compare."""
+"""A small model that ranks on several hosts train, and comparisons of the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import horoscale.torch as hvd
 
 
 def model() -> torch.nn.Module:
-    """The same on all ranks."""
+    """The same model on all ranks."""
     torch.manual_seed(1)
     return torch.nn.Sequential(
         torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 16)
@@ -18,7 +18,7 @@ def model() -> torch.nn.Module:
 
 
 def train(optimizer: Any, network: torch.nn.Module, steps: int, seed: int = 0) -> float:
-    """Train on data of this rank's own; return the last loss."""
+    """Train on this rank's data; return the last loss."""
     data = torch.Generator().manual_seed(seed + hvd.rank())
     teacher = torch.randn(64, 16, generator=torch.Generator().manual_seed(99)) / 8
     for _ in range(steps):

@@ -1,11 +1,11 @@
-"""One rank of a soak: random collectives and messages, in another order on every rank, all checked.
+"""One rank of a soak: random collectives and messages, in a different order on each rank.
 
     horoscalerun -np 4 python soak.py --seed 7 --operations 1000
 
-An iteration begins a handful of asynchronous operations of the global set and of some that overlap,
-named and unnamed, and messages; then come exchanges of blocking calls (random_messages.py tells why
-nobody waits for ever), and what was begun is waited for in yet another order. Some end with a
-barrier or a join. The seed decides everything. A rank that makes no progress for a minute ends with
+An iteration starts several asynchronous operations of the global set and of overlapping sets, named
+and unnamed, and messages. Then follow blocking exchanges (random_messages.py explains why they
+can't deadlock), and waits in another order. Some iterations end with a barrier or a join. All
+results are checked. The seed determines everything. A rank without progress for a minute exits with
 the tracebacks of its threads.
 """
 
@@ -25,19 +25,19 @@ from random_operations import Members, Operation, draw_of, reduced
 import horoscale.numpy as hvd
 
 SECONDS_WITHOUT_PROGRESS = 60
-STEADY_NAMES = 40  # names that come again and again, each with its operation
+STEADY_NAMES = 40  # reused names, each with its operation
 
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation of a set, and by which name all members begin it."""
+    """An operation of a set, and the name under which all members start it."""
 
     operation: Operation
     name: str | None
     members: Members
 
     def begin(self, rank: int, where: str) -> list[Finish]:
-        """Begin it on a member."""
+        """Start it on a member."""
         member = list(self.members.ranks).index(rank)
         handle = self.operation.start(member, self.name)
 
@@ -52,7 +52,7 @@ class Collective:
 
 
 class Soak:
-    """The operations of one seed, drawn alike on all ranks, and this rank's part in them."""
+    """The operations of one seed, the same on all ranks, and this rank's part in them."""
 
     def __init__(
         self, seed: int, sets: Sequence[hvd.ProcessSet], bindings: Sequence[ModuleType]
@@ -66,7 +66,7 @@ class Soak:
         self._messages = Drawing(self._common, bindings)
 
     def iterate(self, iteration: int) -> int:
-        """Run one iteration; return the number of operations in it, on all ranks."""
+        """Run one iteration; return its number of operations over all ranks."""
         where = f"iteration {iteration}"
         collectives = self._draw_collectives(iteration)
         messages = [
@@ -102,7 +102,7 @@ class Soak:
             members = self._sets[place]
             if chance < 0.4:
                 name = f"steady.{place}.{self._common.integers(STEADY_NAMES)}"
-                # Now and then a known name comes with another operation, which no cache may hide.
+                # Sometimes a known name gets another operation, which caches must detect.
                 if name not in self._steady or self._common.random() < 0.05:
                     self._steady[name] = draw_of(self._common, members)
                 batch[name] = Collective(self._steady[name], name, members)
@@ -113,7 +113,7 @@ class Soak:
         return list(batch.values())
 
     def _order(self, batch: Sequence[Collective]) -> list[int]:
-        """A random order of this rank's that keeps unnamed ones, matched by it, in sequence."""
+        """A random order for this rank that keeps unnamed operations in sequence."""
         own = [k for k, one in enumerate(batch) if self._rank in one.members.ranks]
         order = [own[k] for k in self._own.permutation(len(own))]
         unnamed = iter(sorted(k for k in order if batch[k].name is None))
@@ -122,7 +122,7 @@ class Soak:
     def _begins_of(
         self, messages: Sequence[tuple[Message, bool]]
     ) -> list[Callable[[], list[Finish]]]:
-        """In a random order that keeps those between the same ranks with the same tag."""
+        """A random order that keeps messages with the same ranks and tag in sequence."""
         later: dict[tuple[object, ...], list[Callable[[], list[Finish]]]] = {}
         for message, from_any in messages:
             begins = later.setdefault(message.key, [])
@@ -133,30 +133,30 @@ class Soak:
     def _merged(
         self, one: list[Callable[[], list[Finish]]], other: list[Callable[[], list[Finish]]]
     ) -> list[Callable[[], list[Finish]]]:
-        """Both lists as one, in which either keeps its order."""
+        """Interleave both lists, keeping the order within each."""
         firsts = set(self._own.permutation(len(one) + len(other))[: len(one)].tolist())
         one_by_one, the_others = iter(one), iter(other)
         places = range(len(one) + len(other))
         return [next(one_by_one if place in firsts else the_others) for place in places]
 
     def _join(self, iteration: int) -> None:
-        """Some ranks run out of data, the others go on without them."""
+        """Some ranks run out of data, and the others continue without them."""
         absent = set(self._common.permutation(self._size)[: self._common.integers(self._size)])
         inputs = self._common.standard_normal((self._size, 1000)).astype(np.float32)
         active = [r for r in range(self._size) if r not in absent]
         zeros = np.zeros_like(inputs[0])
         if self._rank in active:
             result = hvd.allreduce(inputs[self._rank], op=hvd.Average, name=f"left.{iteration}")
-            # The absent ones add nothing, and count.
+            # The absent ranks contribute zeros, and count.
             contributions = [inputs[r] if r in active else zeros for r in range(self._size)]
             assert np.array_equal(result, reduced(contributions, hvd.Average))
         last = hvd.join()
-        # What the others did needed the absent ones to have joined before.
+        # The others' operations required the absent ranks to have joined.
         assert last in active, f"join() returned {last}; the ranks that went on were {active}"
 
 
 def overlapping_sets(size: int) -> list[hvd.ProcessSet]:
-    """Sets of which each rank is in several."""
+    """Sets such that each rank is in several."""
     some = [range(2), range(1, size), range(0, size, 2), range(max(1, size - 1))]
     lists = dict.fromkeys(tuple(ranks) for ranks in some if 1 < len(ranks) < size)
     return [hvd.ProcessSet(ranks) for ranks in lists]
@@ -183,7 +183,7 @@ def main() -> None:
         faulthandler.dump_traceback_later(SECONDS_WITHOUT_PROGRESS, exit=True)
         operations += soak.iterate(iterations)
         iterations += 1
-    hvd.barrier()  # messages between others end with a rank that leaves
+    hvd.barrier()  # messages between others fail when a rank leaves
     faulthandler.cancel_dump_traceback_later()
     print(f"{iterations} iterations, {operations} operations")
     hvd.shutdown()

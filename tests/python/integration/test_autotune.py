@@ -1,4 +1,4 @@
-"""Autotuning in a job: it ends, says what it did, and all ranks go on with the same results."""
+"""Autotuning in a job: it ends, logs its result, and all ranks continue with equal results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The scripts of examples/lsf and examples/pbs, with stand-ins for what starts programs on hosts.
+"""The scripts of examples/lsf and examples/pbs, with stand-ins for the systems' launchers.
 
-Neither system is here: variables and files are as the systems document them, and `blaunch`, `jsrun`
-and ssh run what they are given on this machine, which plays all hosts.
+Neither system is needed. Variables and files follow their documentation, and `blaunch`, `jsrun` and
+ssh run the given command on this machine, which plays all hosts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Site:
         }
 
     def lsf(self, **variables: object) -> dict[str, str]:
-        """Variables of LSF's, of a job with two slots on this host and two on another."""
+        """LSF's variables for a job with two slots on this host and two on another."""
         hosts = self.folder / "djob"
         hosts.write_text(f"{OWN}\n" * 2 + f"{OTHER}\n" * 2)
         return self.environment(
@@ -98,7 +98,7 @@ class Site:
         )
 
     def pbs(self, **variables: object) -> dict[str, str]:
-        """The same of PBS's."""
+        """The same for PBS."""
         nodes = self.folder / "nodes"
         nodes.write_text(f"{OWN}\n" * 2 + f"{OTHER}\n" * 2)
         return self.environment(
@@ -167,7 +167,7 @@ def test_more_ranks_than_slots(site: Site) -> None:
 
 @pytest.mark.parametrize("system", ["lsf", "pbs"])
 def test_a_host_without_horoscale_is_named(site: Site, system: str) -> None:
-    for name in ("blaunch", "ssh"):  # there, another interpreter is first on the path
+    for name in ("blaunch", "ssh"):  # another interpreter is first on the path there
         program = site.folder / "bin" / name
         text = program.read_text().replace("exec ", "exec env PYTHONPATH=/nowhere ")
         text = text.replace('"$@"', "python3 -S -m horoscale.runner.supervisor")
@@ -214,7 +214,7 @@ def test_lsf_queues_a_job_again_that_has_written_a_checkpoint(site: Site) -> Non
 def test_a_job_of_pbs_submits_the_one_that_goes_on(site: Site) -> None:
     script = EXAMPLES / "pbs/continue.pbs"
     env = site.pbs(PROGRAM=RESUMED)
-    # The time for training has to be enough for its start, however busy the machine is.
+    # Training must fit into this time, however busy the machine is.
     for seconds in (5, 20, 60):
         first = site.run(script, {**env, "SECONDS_OF_TRAINING": str(seconds)})
         assert first.returncode == 143, first.stderr

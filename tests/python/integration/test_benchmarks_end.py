@@ -1,4 +1,4 @@
-"""A benchmark that is told to end leaves nothing behind."""
+"""A terminated benchmark leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 60
 
 
 def _commands_with(text: str) -> list[bytes]:
-    """The command lines of all processes that have this text in theirs."""
+    """The command lines of all processes that contain this text."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -37,8 +37,8 @@ def test_a_benchmark_that_is_terminated_leaves_nothing(when: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:
             deadline = time.monotonic() + SECONDS
-            # The first job's ranks meet at a socket of its name; when the last job's has come the
-            # others stand.
+            # The ranks of the first job meet at a socket with its name. The last job's socket
+            # exists once the others have started.
             name = "horoscale" if when == "starting" else "horoscale-torch"
             pattern = f"horoscale-bench-{process.pid}-*/{name}"
             while not list(shm.glob(pattern)):

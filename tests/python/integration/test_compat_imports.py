@@ -1,4 +1,4 @@
-"""`horoscalerun --compat` serves Horovod's names."""
+"""`horoscalerun --compat` provides Horovod's module names."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ print(found.name, missing, "horoscale.numpy" in sys.modules)
 
 
 def test_a_module_is_found_as_horovods_is_without_what_it_needs() -> None:
-    """Programs try the import; only horoscale knows why it fails."""
+    """Programs probe the import; only horoscale knows why it fails."""
     program = 'import importlib.util; print(importlib.util.find_spec("horovod.mxnet").name)'
     assert printed(program) == "horovod.mxnet"
     if importlib.util.find_spec("mxnet") is None:

@@ -1,4 +1,4 @@
-"""A whole script that was written for Horovod's elastic mode, unchanged, through a death."""
+"""A complete script for Horovod's elastic mode, unchanged, in a job in which a rank dies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_a_script_for_horovod_outlives_a_rank(tmp_path: Path) -> None:
     done = [json.loads((tmp_path / f"done.{rank}").read_text()) for rank in range(2)]
     assert done[0]["weights"] == done[1]["weights"]
     for one in done:
-        assert one["began"][:2] == [[0, 0, 2], [1, 2, 1]]  # from the last commit, and alone
+        assert one["began"][:2] == [[0, 0, 2], [1, 2, 1]]  # from the last commit, alone
         assert one["began"][-1][2] == 2
-        assert one["processed"] == [48, 48, 48]  # in each epoch each sample once
+        assert one["processed"] == [48, 48, 48]  # each sample once per epoch
         assert one["rate"] == 0.02
     assert [one["resets"] for one in done] == [[1, 2], [2]]

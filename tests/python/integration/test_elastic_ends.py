@@ -1,4 +1,4 @@
-"""Jobs that end too early: what they committed is on disk, and another job goes on from it."""
+"""Jobs that end early: their commits are on disk, and another job resumes from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launcher_process import PATIENCE_S, Launcher, run_launcher
 
 from horoscale.elastic.checkpoints import read_checkpoint
 
-# The main threads are where no handler of Python's runs at once: one waits for the other, which
-# waits for nothing.
+# No Python signal handler can run at once in the main threads: one waits for the other, which
+# blocks forever.
 PROGRAM = """
 import os, subprocess
 import numpy as np, horoscale.numpy as hvd
@@ -48,7 +48,7 @@ def test_the_last_commit_goes_to_disk(how: str, tmp_path: Path) -> None:
         status = json.loads(
             run_launcher("--status", "--json", "--job", job.process.pid).stdout.decode()
         )
-        # At most one report a second is sent: of the first commit in any case.
+        # At most one report a second is sent, but it includes at least the first commit.
         assert [one["progress"]["step"] >= 1 for one in status["processes"]] == [True, True]
         job.process.send_signal(signal.SIGKILL if "dies" in how else signal.SIGTERM)
         job.process.wait(PATIENCE_S)

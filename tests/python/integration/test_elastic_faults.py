@@ -1,4 +1,4 @@
-"""Elastic jobs with faults at random moments, and replays without: `make faults` runs many."""
+"""Elastic jobs with faults at random moments, and fault-free replays; `make faults` runs many."""
 
 from __future__ import annotations
 

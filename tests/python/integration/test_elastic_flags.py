@@ -1,4 +1,4 @@
-"""Flags of elastic jobs that can't be: one clear line, an exit status, and nothing left behind."""
+"""Invalid flags of elastic jobs: one clear line, an exit status, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED = 1
 
 
 def refused(folder: Path, *flags: object) -> tuple[int, list[str]]:
-    """The status of a job and what its launcher said, line by line, when all of it has gone."""
+    """The status of a job and its launcher's output by line, once all of its processes are gone."""
     shared = {one.name for one in Path("/dev/shm").glob("*horoscale*")}
     with Launcher(*flags, "true", env={"XDG_RUNTIME_DIR": str(folder)}) as job:
         status, output, errors = job.finish()
@@ -142,11 +142,11 @@ train(state)
 
 @pytest.mark.parametrize("own", [True, False], ids=["own folder", "another folder"])
 def test_a_job_that_wrote_no_checkpoint_begins_anew(own: bool, tmp_path: Path) -> None:
-    """As one that a batch system starts again does, whose command has --resume from the first."""
+    """Like a job that a batch system requeues, whose command always has --resume."""
     place = tmp_path / "checkpoints"
     if not own:
         place.mkdir()
-        (place / ".commit-000000000001.dead").mkdir()  # of a process that was killed
+        (place / ".commit-000000000001.dead").mkdir()  # left by a killed process
     flags = ("-np", 2, "--resume", place, *(("--checkpoint-dir", place) if own else ()))
     for step in (0, 1 if own else 0):
         job = run_launcher(*flags, sys.executable, "-c", PROGRAM)

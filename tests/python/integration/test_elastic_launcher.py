@@ -1,4 +1,4 @@
-"""Elastic jobs from the launcher's side: ranks that use the driver's link by hand, real faults."""
+"""The launcher of elastic jobs: ranks that use the driver's link directly, and real faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_deaths_during_recovery(tmp_path: Path) -> None:
     with ElasticLaunch(tmp_path, "-np", 4, "--min-np", 1, "--max-np", 4) as job:
         job.steps(view=1, count=4)
         job.kill(3, view=1)
-        job.kill(0, view=2)  # as soon as it has been given the view
+        job.kill(0, view=2)  # as soon as it has received the view
         (last,) = job.wait_for(
             lambda e: e["event"] == "step" and e["size"] == 4 and e["number"] > 2
         )[:1]
@@ -131,7 +131,7 @@ def test_hosts_come_and_go_as_the_script_says(tmp_path: Path) -> None:
     flags = ("--min-np", 1, "--host-discovery-script", f"cat {hosts}; echo >> {runs}")
     with ElasticLaunch(tmp_path, *flags) as job:
         job.steps(view=1, count=1)
-        replace(hosts, "localhost:1\n127.0.0.1\n")  # without slots: it stays as it was
+        replace(hosts, "localhost:1\n127.0.0.1\n")  # without slots: nothing changes
         await_size(runs, runs.stat().st_size + 3)
         replace(hosts, "localhost:1\n127.0.0.1:1\n")
         steps = job.steps(view=2, count=2)
@@ -161,7 +161,7 @@ def test_a_drained_host_is_left_and_the_status_tells(how: str, tmp_path: Path) -
         assert "127.0.0.1" in ask("--status", "--job", pid)
         if how == "--drain":
             ask("--drain", "localhost", "--job", pid)
-        else:  # to the first host's guard, which passes it on
+        else:  # to the first host's guard, which forwards it
             os.kill(children_of(pid)[0], signal.SIGTERM)
         (step,) = job.steps(view=2, count=1)
         assert step["size"] == 1
@@ -180,7 +180,7 @@ def test_a_host_that_is_lost_is_used_again(tmp_path: Path) -> None:
         with ElasticLaunch(tmp_path, *flags, prefix=prefix) as job:
             job.steps(view=1, count=2)
             job.hold_standbys()
-            _, shell = children_of(job.launcher.process.pid)  # in the order of their start
+            _, shell = children_of(job.launcher.process.pid)  # in start order
             os.kill(shell, signal.SIGKILL)
             (step,) = job.steps(view=2, count=1)
             assert step["size"] == 1
@@ -193,7 +193,7 @@ def test_a_host_that_is_lost_is_used_again(tmp_path: Path) -> None:
 @needs_hosts
 @pytest.mark.parametrize("how", ["dies", "falls silent"])
 def test_the_ranks_of_a_host_that_is_gone_are_not_waited_for(how: str, tmp_path: Path) -> None:
-    """They do not report, and nobody waits for that as for a rank that hangs."""
+    """They do not report, but must not be treated like hanging ranks."""
     with NetworkHosts(2) as hosts:
         listed = ",".join(f"{name}:2" for name in hosts.names)
         flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", 4, "--min-np", 2)
@@ -216,14 +216,14 @@ def test_the_ranks_of_a_host_that_is_gone_are_not_waited_for(how: str, tmp_path:
 
 
 def replace(hosts: Path, text: str) -> None:
-    """Change what the script prints, which may run at any moment."""
+    """Atomically replace what the script prints, since it may run at any moment."""
     beside = hosts.with_suffix(".new")
     beside.write_text(text)
     beside.replace(hosts)
 
 
 def await_size(file: Path, size: int) -> None:
-    """Wait until a file that other processes write is as large as this."""
+    """Wait until a file that other processes write has this size."""
     deadline = time.monotonic() + PATIENCE_S
     while file.stat().st_size < size:
         assert time.monotonic() < deadline
@@ -231,7 +231,7 @@ def await_size(file: Path, size: int) -> None:
 
 
 def ask(*arguments: object) -> str:
-    """What another terminal is told."""
+    """The output of a command in another terminal."""
     done = subprocess.run(
         launcher_command(*arguments), env=environment(), capture_output=True, timeout=PATIENCE_S
     )
@@ -285,7 +285,7 @@ print(os.environ["HOROVOD_ELASTIC"], hvd.rank(), hvd.size(), os.environ["HOROVOD
     flags = ("-np", 3, "--min-np", 2, "--max-np", 3, "--start-timeout", 600)
     job = run_launcher(*flags, sys.executable, "-c", program)
     assert job.returncode == 0, job.stderr
-    # A standby may have come as far, too.
+    # A standby may have got this far, too.
     assert {b"[0]<stdout>:1 0 2 2", b"[1]<stdout>:1 1 2 2"} <= set(job.stdout.splitlines())
     assert b"rank 1 (slot 1 of" in job.stderr
 

@@ -1,4 +1,4 @@
-"""Ranks die that hold what no other rank has: it comes back from their buddies, bit by bit."""
+"""Ranks die that hold the only original of a shard: it is restored from their buddies."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_job_resumes_with_its_shards_on_other_ranks(tmp_path: Path) -> None:
     assert group.missing(place) == []
     assert len(list(place.glob("shards-*"))) <= len(kept) == 3  # older ones are removed
     flags += ("--resume", place)
-    for ranks, steps in ((2, 20), (4, 22)):  # others than before, elastic or not
+    for ranks, steps in ((2, 20), (4, 22)):  # another number of ranks, elastic or not
         elastic = ("--min-np", 2) if ranks == 2 else ()
         for end in tmp_path.glob("end-*"):
             end.unlink()
@@ -86,7 +86,7 @@ def test_a_rank_dies_while_it_loads_what_the_job_resumes_with(tmp_path: Path) ->
 
 
 def test_a_rank_dies_while_the_first_copies_are_made(tmp_path: Path) -> None:
-    """Nothing is lost then: all begin with their own once more."""
+    """Nothing is lost: all start again with their own shards."""
     arguments = ("-np", 4, "--min-np", 4, sys.executable, SCRIPT, tmp_path, 3)
     job = run_launcher(*arguments, env={"FULL_SIZE": "4", "DIES_KEEPING": "1"})
     assert job.returncode == 0, job.stderr

@@ -1,4 +1,4 @@
-"""A rank asks how the job is while another hangs in an operation."""
+"""A rank queries the job's status while another hangs in an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that are read in order, by ranks that die: each item is in the committed model once."""
+"""Ordered shards, read by ranks that die: the committed model contains each item once."""
 
 from __future__ import annotations
 

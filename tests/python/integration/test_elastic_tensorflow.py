@@ -1,4 +1,4 @@
-"""A TensorFlowKerasState and a TensorFlowState outlive a rank that dies within a graph."""
+"""A TensorFlowKerasState and a TensorFlowState survive a rank that dies within a graph."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_training_goes_on_after_a_death(state: str, tmp_path: Path) -> None:
     program = (sys.executable, "-c", PROGRAM, state, tmp_path / "dead")
     output = launch(2, *program, folder=tmp_path, flags=("--min-np", "1"))
     ranks = [json.loads(line.partition(":")[2]) for line in output.splitlines()]
-    assert ranks  # the replacement may have come before the end
+    assert ranks  # the replacement may have arrived before the end
     assert ranks[0]["seen"][:2] == [[0, 2], [5, 1]]
-    assert {one["steps"] for one in ranks} == {12}  # of the optimizer: none is lost or repeated
+    assert {one["steps"] for one in ranks} == {12}  # of the optimizer: no step is lost or repeated
     assert len({one["bits"] for one in ranks}) == 1

@@ -1,4 +1,4 @@
-"""Elastic training with real deaths: what survives has the bits of a run without faults."""
+"""Elastic training with real deaths: the bits are those of a fault-free run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from launcher_process import environment, launcher_command
 from support.ranks import run_ranks
 
-SECONDS = 300.0  # for what takes a few
+SECONDS = 300.0  # for events that take a few seconds
 PROGRAM = Path(__file__).with_name("elastic_training.py")
 
 
@@ -23,7 +23,7 @@ def train(
     program: Path = PROGRAM,
     **variables: str,
 ) -> list[dict[str, Any]]:
-    """Return what the ranks that were there at the end have left."""
+    """Return the files of the ranks that reached the end."""
     folder.mkdir()
     command = [sys.executable, program, folder, *arguments]
     job = subprocess.run(
@@ -47,7 +47,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def without_faults(folder: Path, views: list[tuple[int, int]], steps: int) -> str:
-    """Train with the same views, each a job of its own that goes on from the last one's disk."""
+    """Train the same views as separate jobs, each resumed from the previous one's checkpoint."""
     checkpoints = folder / "checkpoints"
     ends = [begin for begin, _ in views[1:]] + [steps]
     for number, ((_, size), end) in enumerate(zip(views, ends, strict=True)):
@@ -67,7 +67,7 @@ def without_faults(folder: Path, views: list[tuple[int, int]], steps: int) -> st
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_deaths_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
-    """A rank dies within backward(), then rank 0; replacements come while the others train."""
+    """A rank dies within backward(), then rank 0; replacements join while the others train."""
     steps = 40
     done = train(
         tmp_path / "faults", steps, 7, 2, 20, 0,
@@ -84,14 +84,14 @@ def test_deaths_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
     assert [one["step"] for one in seen if one["event"] == "kill"] == [7, 20]
     for kill in (one for one in seen if one["event"] == "kill"):
         after = [one for one in seen if one["view"] > kill["view"] and one["event"] == "begin"]
-        assert after[0]["step"] == kill["step"]  # committed in each step: nothing is lost
+        assert after[0]["step"] == kill["step"]  # every step commits, so nothing is lost
     [last] = {one["steps"] for one in done}
     assert bits == without_faults(tmp_path / "plain", list(views), last)
 
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_a_death_within_backward(tmp_path: Path) -> None:
-    """The survivors go on with the same wrapped optimizer, and with autotuning."""
+    """The survivors continue with the same wrapped optimizer, and with autotuning."""
     done = train(
         tmp_path / "faults", 20, 7, 1,
         flags=("-np", 3, "--min-np", 2),

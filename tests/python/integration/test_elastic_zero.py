@@ -1,4 +1,4 @@
-"""Ranks die that own a part of the training state: it comes back, and into checkpoints and out."""
+"""Ranks die that own part of the training state, which is restored; and its checkpoints."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def fresh():
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_a_job_goes_on_with_what_the_buddy_has(stage: int, tmp_path: Path) -> None:
-    """With fewer ranks, and then with a replacement."""
+    """With fewer ranks, then with a replacement."""
     run(tmp_path, 6, stage, "-np", 3, "--min-np", 2, kills=[(2, 0), (4, 1)], full=3)
     assert check(tmp_path) >= 6
 
 
 def test_frozen_parameters_of_a_checkpoint_outlive_a_rank(tmp_path: Path) -> None:
-    """The model that is made for the ranks that are left has others."""
+    """The model created for the remaining ranks has different values."""
     alone, optimizer, step = fresh()
     with torch.no_grad():
         alone[1].bias.fill_(0.5)
@@ -65,7 +65,7 @@ def test_frozen_parameters_of_a_checkpoint_outlive_a_rank(tmp_path: Path) -> Non
 
 @pytest.mark.timeout(360)  # four jobs
 def test_checkpoints_of_elastic_jobs_are_those_of_save(tmp_path: Path) -> None:
-    """One process loads what a job has written; a job begins with what one process has."""
+    """One process loads a job's checkpoint, and a job loads one that a single process saved."""
     place = tmp_path / "checkpoints"
     flags = ("--checkpoint-dir", place, "--checkpoint-every", 2)
     run(tmp_path, 5, 3, "-np", 3, "--min-np", 2, *flags, kills=[(3, 2)])
@@ -82,5 +82,5 @@ def test_checkpoints_of_elastic_jobs_are_those_of_save(tmp_path: Path) -> None:
     for flag in (("--min-np", 2), ()):  # elastic or not
         run(tmp_path, 9, 2, "-np", 2, *flag, *flags, "--resume", elsewhere)
         assert check(tmp_path) == 9
-    run(tmp_path, 11, 1, "-np", 2, *flags, "--resume", place)  # its own newest
+    run(tmp_path, 11, 1, "-np", 2, *flags, "--resume", place)  # its own latest checkpoint
     assert check(tmp_path) == 11

@@ -1,4 +1,4 @@
-"""ENCRYPT=1: all ranks have to agree, and what is missing is named."""
+"""ENCRYPT=1: all ranks must agree, and errors name what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs through agents, which are processes of the test's own here."""
+"""Jobs through agents, which are processes of the test here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAIT_S = 30.0
 
 
 class Cluster:
-    """Agents on two hosts, and the driver's side."""
+    """Agents on two hosts, and the driver."""
 
     def __init__(self) -> None:
         self.agents = Agents(("127.0.0.1",))
@@ -92,7 +92,7 @@ def test_a_job_on_the_hosts_of_agents(cluster: Cluster) -> None:
     results = job.run(cluster.agents, 4, job.Call(where, stdout=said))
     assert results == [(0, 0, 4, "one"), (1, 1, 4, "one"), (2, 0, 4, "two"), (3, 1, 4, "two")]
     assert sorted(said.getvalue().split("\n")[:-1]) == [f"[{i}]<stdout>:I am {i}" for i in range(4)]
-    # Another job follows on the same agents.
+    # Another job runs on the same agents.
     assert len(job.run(cluster.agents, 2, job.Call(where, stdout=io.StringIO()))) == 2
     cluster.agents.close()
     assert cluster.ends() == [0, 0, 0, 0]
@@ -148,7 +148,7 @@ def test_what_a_rank_raises_is_raised(cluster: Cluster) -> None:
 
 def test_an_agent_that_is_killed_takes_its_host_along(cluster: Cluster) -> None:
     cluster.start(*four())
-    victim = cluster.processes[2].pid  # the first of host two: the supervisor is below it
+    victim = cluster.processes[2].pid  # the first agent of host two: its child is the supervisor
 
     def kill_the_agent() -> None:
         import horoscale.numpy as hvd
@@ -203,7 +203,7 @@ def test_a_proof_that_has_no_bytes_is_refused_as_any_other(cluster: Cluster) -> 
 )
 def test_a_link_that_nobody_takes_is_closed(cluster: Cluster, header: Header) -> None:
     late = cluster.agents._loop.create_future()
-    late.cancel()  # whoever waited has given up
+    late.cancel()  # all waiters have given up
     cluster.agents._channels[7] = late
 
     async def send() -> object:
@@ -245,7 +245,7 @@ def test_agents_that_differ_are_refused(cluster: Cluster) -> None:
 
 
 def test_a_shell_gives_the_commands_output_and_status(cluster: Cluster) -> None:
-    """As ssh: mpirun's daemons are started so."""
+    """Like ssh, because mpirun starts its daemons this way."""
     cluster.start(Seat("one", 0))
     shell = cluster.agents.shell_file()
     ended = subprocess.run(

@@ -27,7 +27,7 @@ def test_the_readmes_example(tmp_path: Path) -> None:
 @pytest.mark.timeout(3 * SECONDS)
 def test_digits_are_learned_equally_well_on_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    # Three ranks share none of these batches evenly; test_hosts.py has more numbers of ranks.
+    # Three ranks can't split any of these batches evenly; test_hosts.py uses more numbers of ranks.
     arguments = ("--epochs", "6", "--global-batch", "100")
     accuracies = [
         accuracy_of(
@@ -66,7 +66,7 @@ def test_parts_of_a_model_in_process_sets(form: str, num_ranks: int, tmp_path: P
     arguments = ("--epochs", "4", "--batch", "240")
     output = launch(num_ranks, sys.executable, script, *arguments, folder=tmp_path)
     assert accuracy_of(output) >= 0.8
-    # The example fails by itself where it is more than rounding.
+    # The example itself fails if the difference exceeds rounding.
     assert "largest difference from one process" in output
 
 
@@ -139,7 +139,7 @@ def test_process_sets_while_a_rank_dies(tmp_path: Path) -> None:
     assert [int(epoch) for epoch, _, _ in found] == list(range(1, 9)), output
     four, three = "[0, 1] encode, [2, 3] decode", "[0] encode, [1, 2] decode"
     assert [who for _, _, who in found][:3] == [four, four, three]
-    # The replacement may have come before the end.
+    # The replacement may have arrived before the end.
     assert {(size, who) for _, size, who in found} == {("4", four), ("3", three)}
     assert accuracy_of(output) >= 0.85
 
@@ -361,7 +361,7 @@ def test_benchmark_of_process_sets_sees_them_overlap(tmp_path: Path) -> None:
     ],
 )
 def test_a_gpt_divided_among_ranks(ranks: int, arguments: list[str], tmp_path: Path) -> None:
-    """The same losses as in one process, with which the example compares them."""
+    """The same losses as in one process, which the example checks itself."""
     pytest.importorskip("torch")
     small = ["--dim", "32", "--layers", "2", "--steps", "11", "--batch", "4", "--lr", "0.01"]
     script = EXAMPLES / "gpt_parallel.py"

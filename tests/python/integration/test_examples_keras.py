@@ -1,4 +1,4 @@
-"""The example of Keras' binding does what its first lines say, on each backend."""
+"""The example of the Keras binding does what its first lines say, on each backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of TensorFlow's binding do what their first lines say."""
+"""The examples of the TensorFlow binding do what their first lines say."""
 
 from __future__ import annotations
 

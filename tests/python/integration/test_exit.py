@@ -1,4 +1,4 @@
-"""Ranks that end in a way of their own: what the others learn about it."""
+"""Ranks that end in unusual ways: what the others learn about it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_rank_that_ends_early_is_an_error_only_for_who_needs_it() -> None:
 
 
 def test_a_job_by_variables_whose_rank_0_serves_the_store() -> None:
-    """No launcher at all: HOROSCALE_RENDEZVOUS is where rank 0 serves."""
+    """Without any launcher: rank 0 serves at HOROSCALE_RENDEZVOUS."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -78,7 +78,7 @@ def test_a_job_by_variables_whose_rank_0_serves_the_store() -> None:
 
 
 def test_a_job_by_variables_can_be_joined_again_and_again() -> None:
-    """Rank 0, which serves the store, may leave a job last, or be the first to join the next."""
+    """Rank 0, which serves the store, may leave a job last, or join the next one first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -104,7 +104,7 @@ def test_a_job_by_variables_can_be_joined_again_and_again() -> None:
 
 @pytest.mark.parametrize("members", ["", "[2, 1, 0]"])
 def test_a_rank_whose_init_failed_alone_meets_the_others_in_its_next(members: str) -> None:
-    """Its mistake does not count as a start of the job."""
+    """Its failed call does not count as a start of the job."""
     ended = run_ranks(
         3,
         f"""
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_an_init_that_waits() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as rank:
         try:
-            await_connection(rank.pid, server.port, 60)  # it is inside
+            await_connection(rank.pid, server.port, 60)  # it is in init()
             os.kill(rank.pid, signal.SIGINT)
             _, errors = rank.communicate(timeout=60)
         finally:

@@ -1,4 +1,4 @@
-"""Every fault in every phase once on one host, some of them over two; `make faults` runs many."""
+"""Every fault in every phase once on one host, some on two; `make faults` runs many."""
 
 from __future__ import annotations
 

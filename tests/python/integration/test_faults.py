@@ -1,6 +1,6 @@
-"""A rank dies at a random moment: the others say so, at once and for ever, and nothing remains.
+"""A rank dies at a random moment: the others fail at once and for good, and nothing remains.
 
-HOROSCALE_TEST_KILLS=50 makes it long.
+HOROSCALE_TEST_KILLS=50 runs the long version.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PROGRAM = Path(__file__).parent / "kill_rank.py"
 RANKS = 4
 KILLS = int(os.environ.get("HOROSCALE_TEST_KILLS", "8"))
 START_SECONDS = 60
-REPORT_SECONDS = 10.0  # a machine under load takes its time; NETWORK_TIMEOUT_SECONDS is 30
+REPORT_SECONDS = 10.0  # for a loaded machine; NETWORK_TIMEOUT_SECONDS is 30
 END_SECONDS = 20
-LATER_OPERATIONS = 6  # that kill_rank.py begins after the failure
+LATER_OPERATIONS = 6  # started by kill_rank.py after the failure
 
 
 def shared_files() -> set[Path]:
@@ -29,10 +29,10 @@ def shared_files() -> set[Path]:
 
 
 def kill(job: RankProcesses, victim: int, delay: float) -> float:
-    """Kill the victim `delay` seconds after all ranks are ready; when that was."""
+    """Kill the victim `delay` seconds after all ranks are ready; return the time."""
     for rank in range(RANKS):
         assert job.read_line(rank, START_SECONDS) == "ready"
-    time.sleep(delay)  # the random moment, not a synchronisation
+    time.sleep(delay)  # the random moment, not a synchronization
     killed_at = time.monotonic()
     job.processes[victim].kill()
     return killed_at
@@ -81,7 +81,7 @@ def test_death_is_seen_though_a_child_holds_the_descriptors(tmp_path: Path) -> N
         finally:
             os.kill(child, signal.SIGKILL)
         job.processes[victim].wait(END_SECONDS)
-        while child in job.survivors():  # an orphan's end can only be polled for
+        while child in job.survivors():  # an orphan's end can only be polled
             assert time.monotonic() < killed_at + END_SECONDS
             time.sleep(0.01)
         check_nothing_remains(job, tmp_path, shared_before)

@@ -1,4 +1,4 @@
-"""A rank dies while TensorFlow's operations are pending: the others are told which one."""
+"""A rank dies while TensorFlow operations are pending: the others' errors name it."""
 
 from __future__ import annotations
 

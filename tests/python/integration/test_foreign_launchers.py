@@ -1,6 +1,6 @@
-"""The same program as ranks of every launcher that works here: what each prints is the same.
+"""The same program under every available launcher: each rank prints the same.
 
-srun is played: its variables are set by hand. MPI's launchers have tests of their own.
+srun is simulated: its variables are set by hand. MPI's launchers have their own tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE = 3
 
 
 def run(*command: object, **variables: str) -> str:
-    """Standard output of a command that succeeds."""
+    """The standard output of a command that succeeds."""
     ended = start(*command, **variables)
     out, err = ended.communicate(timeout=PATIENCE_S)
     assert ended.returncode == 0, f"{out}\n{err}"
@@ -44,14 +44,14 @@ def start(*command: object, **variables: str) -> subprocess.Popen[str]:
 
 
 def free_port() -> int:
-    """A port that nobody uses: rank 0 will, unless somebody else is faster."""
+    """A free port for rank 0, unless another process takes it first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def each_rank(variables_of: Callable[[int], Mapping[str, str]], program: object) -> str:
-    """The ranks' output, where they are started one by one."""
+    """The output of ranks that are started one by one."""
     ranks = [start(sys.executable, program, **variables_of(rank)) for rank in range(SIZE)]
     texts = []
     try:
@@ -93,7 +93,7 @@ def by_torchruns_variables(program: Path) -> str:
 
 
 def by_our_variables(program: Path) -> str:
-    """On loopback nothing else has to be typed, whichever name of it is."""
+    """On loopback no further settings are needed, whichever of its names is used."""
     port = free_port()
     return each_rank(
         lambda rank: {
@@ -183,7 +183,7 @@ def test_torchruns_own_distributed_package_works_beside() -> None:
 
 
 def test_what_torchrun_starts_anew_is_a_new_job() -> None:
-    """A rank fails; the others' first job, and the store that one of them served, are gone."""
+    """A rank fails; the others' first job, and the store that one of them served, have ended."""
     pytest.importorskip("torch")
     code = (
         "import os, sys, numpy as np, horoscale.numpy as hvd\n"
@@ -199,7 +199,7 @@ def test_what_torchrun_starts_anew_is_a_new_job() -> None:
 
 
 def test_torchs_package_on_horoscale_is_started_as_horoscale_is(tmp_path: Path) -> None:
-    """By what hvd.init() finds, of which torch.distributed knows nothing."""
+    """hvd.init() finds the ranks itself, without torch.distributed."""
     pytest.importorskip("torch")
     program = tmp_path / "program.py"
     program.write_text(
@@ -217,9 +217,9 @@ def test_torchs_package_on_horoscale_is_started_as_horoscale_is(tmp_path: Path) 
 
 
 def test_torchs_package_on_horoscale_is_started_anew(tmp_path: Path) -> None:
-    """Rank 1 is killed in an operation of a group; torchrun's second attempt is as if the first.
+    """Rank 1 is killed in an operation of a group; torchrun's second attempt works like the first.
 
-    The survivor's attempt ends by an error, not by torchrun's signal.
+    The survivor's attempt ends with an error, not by torchrun's signal.
     """
     pytest.importorskip("torch")
     program = tmp_path / "program.py"
@@ -243,5 +243,5 @@ def test_torchs_package_on_horoscale_is_started_anew(tmp_path: Path) -> None:
     flags = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
     out = run(sys.executable, "-m", "torch.distributed.run", *flags, program, raised)
     assert out.splitlines() == ["1 4.0"] * 2
-    # torchrun may be the faster of the two.
+    # torchrun may be faster than either.
     assert not raised.exists() or raised.read_text() in ("", "RankFailedError (1,)")

@@ -1,4 +1,4 @@
-"""The soak of torch.distributed's groups beside Gloo's: one seed in CI. The long one takes minutes:
+"""The soak of torch.distributed's groups next to Gloo's: one seed in CI. The long one:
 
 HOROSCALE_TEST_GROUPS_SEEDS=20 HOROSCALE_TEST_GROUPS_OPERATIONS=1000 \\
     pytest integration/test_groups_soak.py

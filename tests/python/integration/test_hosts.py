@@ -1,4 +1,4 @@
-"""Jobs whose ranks run on hosts with networks of their own: collectives, training, lost hosts."""
+"""Jobs whose hosts have separate networks: collectives, training, lost hosts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120
 # examples/torch_digits.py: 8 steps an epoch.
 DEMO_EPOCHS, DEMO_STEPS, DEMO_PARAMETERS = 6, 6 * 8, 188_234
-TIMEOUT_S = 5  # NETWORK_TIMEOUT_SECONDS of the tests that cut a host off
+TIMEOUT_S = 5  # NETWORK_TIMEOUT_SECONDS of the tests that cut off a host
 
-# Every operation once, against what it has to give; prints the bytes that left the host.
+# Every operation once, with its result checked; prints the bytes that left the host.
 OPERATIONS = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -48,7 +48,7 @@ handles = [hvd.allreduce_async(np.full(1000, i), op=hvd.Sum, name=f"many.{i}") f
 assert [hvd.synchronize(h)[0] for h in handles] == [i * size for i in range(100)]
 print(hvd.local_size(), hvd.cross_size(), hvd.metrics()["network_bytes_sent"] > 0)
 """
-# Collectives without end: how soon a rank notices that others are lost, and whom it is told.
+# Endless collectives: how soon a rank notices that others are lost, and which ranks it names.
 SURVIVE = """
 import json, time
 import numpy as np
@@ -73,7 +73,7 @@ def run_on(
     *arguments: object,
     variables: Mapping[str, str] | None = None,
 ) -> str:
-    """The output of a job that is started on the first host and ends well."""
+    """The output of a job that is started on the first host and succeeds."""
     job = start_on(hosts, per_host, *arguments, variables=variables)
     assert job.returncode == 0, job.stdout + job.stderr
     return job.stdout
@@ -85,7 +85,7 @@ def start_on(
     *arguments: object,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """How a job went that is started on the first host."""
+    """The result of a job that is started on the first host."""
     listed = ",".join(f"{n}:{k}" for n, k in zip(hosts.names, per_host.split(","), strict=True))
     size = sum(map(int, per_host.split(",")))
     flags = ("--remote-shell", namespaces.REMOTE_SHELL, "-np", size, "-H", listed)
@@ -117,7 +117,7 @@ def test_every_operation(per_host: str, version: int) -> None:
 
 
 def train_on(per_host: str, version: int, *options: str) -> tuple[float, int]:
-    """The demo with so many ranks on each host: its accuracy, and how much went between hosts."""
+    """The demo with this many ranks per host: its accuracy, and the bytes sent between hosts."""
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     demo = ROOT / "examples" / "torch_digits.py"
@@ -132,14 +132,14 @@ def train_on(per_host: str, version: int, *options: str) -> tuple[float, int]:
 
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_training() -> None:
-    """The demo reaches what it reaches on one host; each gradient crosses between hosts once."""
+    """The demo is as accurate as on one host; each gradient crosses between hosts once."""
     accuracy_on_one, sent_on_one = train_on("2", 4)
     accuracy, sent = train_on("1,2,1", 6)
     assert accuracy >= 0.94
     assert abs(accuracy - accuracy_on_one) <= 0.01
     assert sent_on_one == 0
     least = 2 * (3 - 1) * 4 * DEMO_PARAMETERS * DEMO_STEPS
-    assert least <= sent <= 1.05 * least  # initial values are sent too
+    assert least <= sent <= 1.05 * least  # initial values are also sent
 
 
 def test_training_with_adaptive_compression() -> None:
@@ -149,7 +149,7 @@ def test_training_with_adaptive_compression() -> None:
     assert 0 < sent <= 1.05 * 2 * 4 * DEMO_PARAMETERS * DEMO_STEPS
 
 
-# What has left the host through each of its links; the job's data is 4 MiB from each.
+# The bytes that left the host on each link; each host sends 4 MiB of data.
 LINKS = """
 import os
 from pathlib import Path
@@ -173,7 +173,7 @@ print(os.environ["HOROSCALE_RENDEZVOUS"].rsplit(":", 1)[0], *map(int, sent))
     ids=["flag", "variable"],
 )
 def test_a_chosen_interface(flags: tuple[str, ...], variables: dict[str, str]) -> None:
-    """Everything goes through it: the job's store, and the ranks' links."""
+    """All traffic uses it: the job's store, and the ranks' links."""
     with NetworkHosts(2, links=2) as hosts:
         output = run_on(hosts, "1,1", *flags, sys.executable, "-c", LINKS, variables=variables)
         lines = output.splitlines()
@@ -218,12 +218,12 @@ def test_a_slow_link_is_waited_for() -> None:
         output = run_on(hosts, "1,1", sys.executable, "-c", SLOW)
     for line in output.splitlines():
         sent, seconds = map(float, line.split(":")[1].split())
-        assert sent >= 3_000_000  # each gives half of its data away, and its half of the sum
-        assert seconds >= 0.9 * (8 * 3_000_000 - 8 * 65536) / 20e6  # the bucket's burst is free
+        assert sent >= 3_000_000  # each sends half of its data, and its half of the sum
+        assert seconds >= 0.9 * (8 * 3_000_000 - 8 * 65536) / 20e6  # the burst is not limited
 
 
 def test_torchruns_variables_on_two_hosts() -> None:
-    """Both ranks have only the address of the first host, where torch's store is served."""
+    """Both ranks know only the first host's address, where torch's store is served."""
     pytest.importorskip("torch")
     program = "import horoscale.numpy as hvd; hvd.init(); print(hvd.allgather_object(hvd.rank()))"
     with NetworkHosts(2, version=6) as hosts:
@@ -244,7 +244,7 @@ def test_torchruns_variables_on_two_hosts() -> None:
             assert out == "[0, 1]\n", err
 
 
-# What two containers may call their host, and how a rank says where it finds itself.
+# Two containers with equal host names, and how ranks see their places.
 NAMED_ALIKE = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -256,7 +256,7 @@ print(hvd.local_rank(), hvd.local_size(), hvd.cross_size(), hvd.metrics()["netwo
 
 
 def places_of(prefixes: Sequence[Sequence[str]], rendezvous: str) -> list[tuple[str, str]]:
-    """What ranks with HOSTNAMEs alike print, and write to stderr; a rank for each prefix."""
+    """The stdout and stderr of ranks with equal HOSTNAMEs; one rank for each prefix."""
     variables = {
         "HOROSCALE_SIZE": str(len(prefixes)),
         "HOROSCALE_HOSTNAME": "node",
@@ -280,7 +280,7 @@ def places_of(prefixes: Sequence[Sequence[str]], rendezvous: str) -> list[tuple[
 
 
 def test_containers_of_one_name_are_hosts() -> None:
-    """Each has a network of its own: their ranks can't share memory, and the first says so."""
+    """Each has its own network: their ranks can't share memory, and the first rank reports it."""
     with NetworkHosts(2) as hosts:
         prefixes = [hosts.command(host) for host in (0, 1, 0, 1, 1)]
         said = places_of(prefixes, f"{hosts.addresses[0]}:29500")
@@ -292,7 +292,7 @@ def test_containers_of_one_name_are_hosts() -> None:
 
 
 def test_containers_with_one_network_share_memory() -> None:
-    """Whatever else is their own: /dev/shm, processes, IPC."""
+    """Whichever other resources they don't share: /dev/shm, processes, IPC."""
     with NetworkHosts(1) as hosts:
         own = ("unshare", "--mount", "--ipc", "--pid", "--fork", "--mount-proc")
         shm = ("sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"', "sh")
@@ -303,7 +303,7 @@ def test_containers_with_one_network_share_memory() -> None:
 
 @pytest.mark.parametrize("how", ["killed", "cut-off"])
 def test_survivors_of_a_lost_host(how: str) -> None:
-    """The ranks of the other host raise, soon, and name only ranks that are gone."""
+    """The ranks of the other host soon raise, and name only ranks that are lost."""
     with NetworkHosts(2) as hosts:
         listed = ",".join(f"{name}:2" for name in hosts.names)
         variables = {"HOROSCALE_NETWORK_TIMEOUT_SECONDS": str(TIMEOUT_S)}
@@ -319,8 +319,8 @@ def test_survivors_of_a_lost_host(how: str) -> None:
                 hosts.pull_cable(1)
             _, out, _ = job.finish()
     told = {int(line[1:2]): json.loads(line.split(b">:")[1]) for line in out.splitlines()}
-    # Neither side of a cut cable knows that it is the other one that is gone.
-    # Of the killed ones the last may have time to say what it heard of the first.
+    # Neither side of a cut cable knows that the other one is lost. The last killed rank may have
+    # time to report the loss of the first.
     survivors = [0, 1] if how == "killed" else [0, 1, 2, 3]
     assert set(survivors) <= told.keys()
     for rank in survivors:

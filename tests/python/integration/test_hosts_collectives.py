@@ -1,4 +1,4 @@
-"""Collectives over several hosts, which are names here: their bits, and what crosses over."""
+"""Collectives over several simulated hosts: their bits, and the bytes sent between hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 120
 
 
 def run(hosts: str, program: Path, *arguments: str, folder: Path, **variables: str) -> None:
-    """A job of a rank for each letter, which is its host."""
+    """A job with a rank for each letter, which names its host."""
     path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
     with RankProcesses(
         len(hosts),
@@ -43,12 +43,12 @@ def test_bits_and_bytes(hosts: str, partition_bytes: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("hosts", ["ab", "abaca"])
 def test_small_calls(hosts: str, tmp_path: Path) -> None:
-    """Between hosts they take one hop as well, whoever of them waits, joins or contradicts."""
+    """Between hosts they also take one hop, whichever ranks wait, join or contradict."""
     run(hosts, SMALL_CALLS, folder=tmp_path)
 
 
 def test_divided_training_state(tmp_path: Path) -> None:
-    """Where ranks can't see each other's memory parameters are gathered, with the same bits."""
+    """Where ranks can't access each other's memory, parameters are gathered, with the same bits."""
     pytest.importorskip("torch")
     run("aab", DIVIDED_STATE, folder=tmp_path)
 
@@ -59,7 +59,7 @@ def test_divided_training_state(tmp_path: Path) -> None:
     [("ab", 1 << 24), ("aabb", 1 << 16), ("abacb", 1 << 14), ("aa", 1 << 24)],
 )
 def test_lossy_compression(hosts: str, partition_bytes: int, tmp_path: Path) -> None:
-    """What is lost comes later, models learn, and on one host nothing is encoded."""
+    """Losses are made up later, models learn, and on one host nothing is encoded."""
     pytest.importorskip("torch")
     run(hosts, LOSSY, hosts, folder=tmp_path, HOROSCALE_PARTITION_BYTES=str(partition_bytes))
 
@@ -67,7 +67,7 @@ def test_lossy_compression(hosts: str, partition_bytes: int, tmp_path: Path) -> 
 @pytest.mark.timeout(2 * PATIENCE_S)
 @pytest.mark.parametrize("hosts", ["ab", "aabbc", "aa"])
 def test_adaptive_compression(hosts: str, tmp_path: Path) -> None:
-    """All ranks follow the same choices, within the bound; on one host there are none."""
+    """All ranks follow the same choices, within the bound; on one host nothing is chosen."""
     pytest.importorskip("torch")
     run(hosts, ADAPTIVE, hosts, folder=tmp_path)
 

@@ -1,4 +1,4 @@
-"""Messages between hosts with networks of their own, and ranks that are killed in their middle."""
+"""Messages between hosts with separate networks, and ranks that are killed during them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from test_hosts import run_on
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
 PATIENCE_S = 120
-REPORT_SECONDS = 10.0  # the message takes three times as long
+REPORT_SECONDS = 10.0  # the message takes three times this long
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline_two_stages.py"
 HOST_OF = (0, 0, 1)
 
-# Rank 1 sends to rank 2, of the other host, what takes the link half a minute; rank 0 waits for
-# messages of both. Rank 2 says when the first of it has come, and the last has not.
+# Rank 1 sends rank 2, on the other host, a message that takes half a minute; rank 0 waits for
+# messages of both. Rank 2 reports when the first part has arrived, and the last has not.
 MIDDLE = """
 import json, sys, time
 import numpy as np

@@ -1,4 +1,4 @@
-"""Pipelines between hosts with networks of their own, and ranks that are killed in their middle."""
+"""Pipelines between hosts with separate networks, and ranks that are killed during them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
 HERE = Path(__file__).parent
-SECONDS = 150  # most of it for imports, where other tests run
+SECONDS = 150  # mostly for imports, while other tests run
 REPORT_SECONDS = 10.0  # until a death is known between hosts, also on a busy machine
 RANKS = 3
-HOST_OF = (0, 0, 1)  # a hand-over inside a host, and one between two
+HOST_OF = (0, 0, 1)  # one hand-over within a host, and one between two
 
 
 @pytest.mark.timeout(2 * SECONDS)
@@ -38,7 +38,7 @@ def test_same_bits_as_one_process(schedule: str) -> None:
     [("1f1b", 1, "forward"), ("1f1b", 2, "backward"), ("zb-h1", 0, "backward")],
 )
 def test_survivors_name_the_rank(schedule: str, victim: int, phase: str, tmp_path: Path) -> None:
-    """On both hosts, whether what they wait for comes from the one that died, or not."""
+    """On both hosts, whether or not they wait for data of the rank that died."""
     program, arguments = HERE / "pipeline_rank.py", (schedule, str(victim), phase)
     with (
         NetworkHosts(2) as hosts,

@@ -1,4 +1,4 @@
-"""torch.distributed over two hosts with networks of their own, started by torchrun's variables."""
+"""torch.distributed over two hosts with separate networks, started with torchrun's variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(nam
 
 PATIENCE_S = 120
 ON_EACH = 2  # ranks
-# Each operation's result can be told from what all ranks give.
+# The result of each operation depends on all ranks' inputs.
 PROGRAM = """
 import torch
 import torch.distributed as dist

@@ -1,8 +1,8 @@
-"""Each code block on the how-to pages of the documentation does what the page says.
+"""Each code block on the documentation's how-to pages does what the page says.
 
-A block of Python is the file that its first line names. In a block "console", lines after "$" are
-commands, run one after the other in the folder of these files; each of the lines below a command is
-in its output, where "…" stands for anything.
+A Python block is the file that its first line names. In a "console" block, lines after "$" are
+commands, which run in order in the folder of these files. Each line below a command must be in its
+output; "…" matches anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_the_blocks_of_a_page(page: Path, tmp_path: Path) -> None:
 
 
 def run_console(text: str, folder: Path) -> None:
-    """Run the commands of a block, and look for what the page shows below them."""
+    """Run the commands of a block, and check for the output that the page shows."""
     for command, *shown in (part.splitlines() for part in re.split(r"^\$ ", text, flags=re.M)[1:]):
         output = run_shell(command, folder)
         for line in shown:
@@ -53,14 +53,14 @@ def run_console(text: str, folder: Path) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now; the page's job takes it a moment later."""
+    """A free loopback port; the page's job uses it a moment later."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
 
 
 def run_shell(command: str, folder: Path) -> str:
-    """Return what a command printed, errors included; it has to succeed."""
+    """Return a command's output, including errors; it must succeed."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],

@@ -1,4 +1,4 @@
-"""What Average divides by once ranks have joined."""
+"""The divisor of Average once ranks have joined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a job is ended, nothing of it is left."""
+"""However a job ends, nothing of it is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import pytest
 from launcher_process import PATIENCE_S, Launcher
 
-# A rank with a child, as a data loader is, and one in a session of its own whose parent has exited.
+# A rank with a child, like a data loader, and a process in its own session whose parent has exited.
 RANK_WITH_CHILDREN = """
 import os, signal, subprocess, sys
 def report():
@@ -171,7 +171,7 @@ def test_a_stop_while_ranks_start_leaves_nothing() -> None:
     for _ in range(5):
         with Launcher("-np", 8, "--verbose", *rank_with_children()) as job:
             assert job.process.stderr is not None
-            job.process.stderr.readline()  # the order to start is under way
+            job.process.stderr.readline()  # the start order is in progress
             job.process.terminate()
             assert job.finish()[0] == 128 + signal.SIGTERM
             job.assert_nothing_left()

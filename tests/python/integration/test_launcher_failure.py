@@ -12,7 +12,7 @@ from launcher_process import Launcher, run_launcher
 
 
 def shell(script: str) -> list[str]:
-    """A program that runs on rank 1 what the script says, and waits for ever elsewhere."""
+    """A program that runs the script on rank 1, and waits forever on all others."""
     return ["sh", "-c", f'if [ "$HOROSCALE_RANK" = 1 ]; then {script}; fi; sleep 1000']
 
 
@@ -49,14 +49,14 @@ def test_a_python_exception_is_shown_last() -> None:
 
 
 def test_one_traceback_of_all_ranks_is_shown_once() -> None:
-    """On the console; each rank's file has its own."""
+    """On the console; each rank's file has the full traceback."""
     program = "print('begins', flush=True)\nraise ValueError('no luck')"
     job = run_launcher("-np", 4, sys.executable, "-c", program)
     lines = job.stderr.splitlines()
     # A rank that is slow to start refers to the others.
     headers = [line for line in lines if b"Traceback (most recent" in line]
     referring = [line for line in lines if b"(the same traceback as that of rank" in line]
-    assert headers[-1].startswith(b"    ")  # the report's
+    assert headers[-1].startswith(b"    ")  # the report's traceback
     shown = headers[0].split(b"<")[0]
     if shown == b"[0-3]":
         assert len(headers) == 2
@@ -82,7 +82,7 @@ def test_our_own_frames_are_shown_on_demand(full: bool) -> None:
 
 
 def test_a_traceback_is_not_held_back_for_long() -> None:
-    """A rank that has printed one and goes on is heard."""
+    """A rank that prints one and continues is shown."""
     program = (
         "import sys, time, traceback\n"
         "try: 1 / 0\n"
@@ -115,7 +115,7 @@ LEAVING = {
 @pytest.mark.parametrize(("program", "why"), LEAVING.values(), ids=LEAVING)
 def test_a_rank_that_leaves_while_others_need_it_is_named_first(program: str, why: str) -> None:
     program = f"import os, sys, numpy as np, horoscale.numpy as hvd\n{program}"
-    # Who waits in init() for a rank that never comes need not wait for long.
+    # A short timeout for ranks that wait in init() for one that never arrives.
     env = {} if "hvd.init()\nif" in program else {"HOROSCALE_START_TIMEOUT": "2"}
     job = run_launcher("-np", 3, sys.executable, "-c", program, env=env)
     assert job.returncode == 1
@@ -129,7 +129,7 @@ def test_a_rank_that_leaves_while_others_need_it_is_named_first(program: str, wh
 
 
 def test_a_rank_that_ended_well_is_mentioned_but_not_blamed(tmp_path: Path) -> None:
-    """Where the others don't say that they needed it, nobody knows whether it should have."""
+    """If the others don't report that they needed it, its exit may have been correct."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = '[ $HOROSCALE_RANK = 1 ] || { read line < "$0"; echo "no luck" >&2; exit 3; }'
@@ -155,7 +155,7 @@ def test_only_the_last_lines_are_repeated() -> None:
 
 
 def test_survivors_have_time_to_report_by_themselves() -> None:
-    # The survivor needs longer than the failure takes to be seen, and less than its two seconds.
+    # The survivor's exit takes longer than detecting the failure, but less than its two seconds.
     program = (
         "import os, sys, time\n"
         "if os.environ['HOROSCALE_RANK'] == '1': sys.exit('cause')\n"
@@ -170,7 +170,7 @@ def test_survivors_have_time_to_report_by_themselves() -> None:
 
 
 def test_a_survivor_that_reports_a_failed_rank_is_not_the_first_failure() -> None:
-    # Rank 0 exits first, but by its own words because of another rank.
+    # Rank 0 exits first, but its output blames another rank.
     program = (
         "import os, sys\n"
         "if os.environ['HOROSCALE_RANK'] == '0':\n"

@@ -1,4 +1,4 @@
-"""Flags and configuration files become variables of the ranks, or a clear error."""
+"""Flags and configuration files become the ranks' variables, or a clear error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.runner import launch, settings
 
 
 def variables(*flags: str, config: str | None = None, folder: Path | None = None) -> dict[str, str]:
-    """The variables that the launcher would set for some flags."""
+    """The variables that the launcher would set for these flags."""
     arguments = launch.make_parser().parse_args(["-np", "1", *flags, "true"])
     read = {}
     if config is not None:
@@ -119,7 +119,7 @@ def test_a_configuration_file_sets_them_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["off", "OFF", "'off'"])
 def test_a_file_may_turn_the_log_off(tmp_path: Path, word: str) -> None:
-    """YAML takes an unquoted off for false."""
+    """YAML reads an unquoted off as false."""
     read = variables(config=f"logging: {{level: {word}}}", folder=tmp_path)
     assert read == {"LOG_LEVEL": "off"}
 
@@ -222,7 +222,7 @@ def test_a_bad_configuration_file_is_explained(tmp_path: Path, text: str, messag
 def test_what_can_not_be_is_explained(
     capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
-    with pytest.raises(SystemExit, match="2"):  # argparse's own way
+    with pytest.raises(SystemExit, match="2"):  # argparse's own error
         sys.exit(launch.main(arguments.split()))
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""Jobs on several hosts. A remote shell that runs its command here makes this machine play them."""
+"""Jobs on several hosts, which this machine plays: the remote shell runs its command here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher_process import Launcher, children_of, run_launcher, sorted_lines
 import horoscale
 from horoscale.runner.protocol import VERSION, encode
 
-# CMD host program arguments: says which host it plays; hosts of some names behave badly.
+# CMD host program arguments: sets the host that it plays; hosts with some names misbehave.
 REMOTE_SHELL = """#!/bin/sh
 host=$1
 shift
@@ -36,7 +36,7 @@ DESCRIBE = (
     "told = [os.environ['HOROSCALE_' + name] for name in names]\n"
     "print(json.dumps([os.environ.get('PLAYED_HOST'), *told]))"
 )
-LONG = 600  # seconds that a test has not got: what ends has not waited for them
+LONG = 600  # seconds, beyond any test's time: what ends has not waited for it
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def shell(tmp_path: Path) -> Path:
 
 
 def outputs(stdout: bytes) -> list:
-    """What each rank printed as JSON, in order of ranks."""
+    """The JSON that each rank printed, in rank order."""
     lines = [line.split(b">:", 1) for line in stdout.splitlines()]
     by_rank = sorted((int(origin[1 : origin.index(b"]")]), text) for origin, text in lines)
     return [json.loads(text) for _, text in by_rank]
@@ -183,7 +183,7 @@ def test_the_environment_that_other_hosts_get(shell: Path) -> None:
 
 
 def test_what_looks_like_a_credential_stays_here(shell: Path) -> None:
-    """Unless -x passes it on. The launcher names what it leaves out, without the values."""
+    """Unless -x passes it on. The launcher names what it omits, without the values."""
     secret = {
         "TF_VAR_db": "hunter2",
         "TF_TOKEN_app_terraform_io": "hunter2",
@@ -275,7 +275,7 @@ def test_an_interrupt_while_hosts_are_awaited_ends_it_at_once(shell: Path) -> No
 
 # ---------------------------------------------------------------- more hosts than one starts
 
-MANY = 40  # the launcher starts 32, and eight of those another one each
+MANY = 40  # the launcher starts 32, and eight of those start another one each
 
 
 def hosts(prefix: str = "host") -> str:
@@ -293,7 +293,7 @@ def test_supervisors_start_others_where_there_are_many(shell: Path) -> None:
 
 
 def test_hosts_behind_one_that_is_gone_are_still_tried(shell: Path, tmp_path: Path) -> None:
-    """Host 3 would have been started by host 2, and host 8 by host 7."""
+    """Host 2 would have started host 3, and host 7 host 8."""
     names = [f"host{number}" for number in range(MANY)]
     names[2], names[8] = "gone2", "gone8"
     flags = ("--remote-shell", shell, "-H", ",".join(names), "-np", MANY)
@@ -316,9 +316,9 @@ def test_a_relay_goes_on_when_its_own_ranks_have_ended(shell: Path, tmp_path: Pa
         ended = 0
         while ended < MANY - 1:
             ended += b"exit status 0" in job.process.stderr.readline()
-        time.sleep(0.5)  # longer than the grace, after which supervisors kill what is left
+        time.sleep(0.5)  # longer than the grace period before supervisors kill leftovers
         with pipe.open("wb") as writer:
-            writer.write(b"x" * (8 << 20) + b"\n")  # more than a relay holds back
+            writer.write(b"x" * (8 << 20) + b"\n")  # more than a relay buffers
         status, out, err = job.finish()
         assert (status, len(out)) == (0, len(f"[{MANY - 1}]<stdout>:") + (8 << 20) + 1), err
         job.assert_nothing_left()
@@ -344,7 +344,7 @@ HELLO = {"kind": "hello", "version": VERSION, "machine": "m", "pid": 1}
 
 
 def said_lines(stderr: bytes) -> list[str]:
-    """What the launcher said: lines that a terminal only prints, and no traceback."""
+    """The launcher's output: printable lines, and no traceback."""
     lines = stderr.decode().split("\n")
     assert lines.pop() == ""
     assert all(line.isprintable() for line in lines), lines
@@ -353,7 +353,7 @@ def said_lines(stderr: bytes) -> list[str]:
 
 
 def test_frames_that_no_supervisor_sends(shell: Path) -> None:
-    """Each is told of in the launcher's own words, in one line."""
+    """Each error is reported in the launcher's own words, in one line."""
     bad = {
         "is not JSON": b"HSR1" + struct.pack("!II", 40_000, 0) + b"[" * 40_000,
         "announces": b"HSR1" + struct.pack("!II", 1 << 20, 0),

@@ -1,4 +1,4 @@
-"""Jobs on hosts that have networks of their own: namespaces, reached by `ip netns exec` or sshd."""
+"""Jobs on hosts with separate networks: namespaces, reached by `ip netns exec` or sshd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.namespaces import NetworkHosts
 
 pytestmark = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
 
-LONG = 600  # seconds that a test has not got: what ends has not waited for them
+LONG = 600  # seconds, beyond any test's time: what ends has not waited for it
 # Each rank tells the others its number through the job's store.
 MEET = """
 import os
@@ -74,7 +74,7 @@ def run_on(hosts: NetworkHosts, *arguments: object) -> subprocess.CompletedProce
 
 
 class SshHosts:
-    """Two hosts; the second one has an sshd, to which an `ssh` in `folder` knows the way."""
+    """Two hosts; the second one runs an sshd, which the `ssh` in `folder` can reach."""
 
     def __init__(self, hosts: NetworkHosts, folder: Path) -> None:
         self.hosts = hosts
@@ -113,7 +113,7 @@ class SshHosts:
         )  # fmt: skip
 
     def remote(self, part: str) -> list[int]:
-        """Processes of the second host whose command line has a part in it."""
+        """Processes of the second host whose command line contains a text."""
         return [
             pid
             for pid in self.hosts.processes(1)

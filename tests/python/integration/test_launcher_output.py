@@ -1,4 +1,4 @@
-"""What the ranks print arrives whole, marked and complete."""
+"""The ranks' output arrives whole, labeled and complete."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_any_byte_arrives_as_it_is(tmp_path: Path) -> None:
     job = run_launcher("-np", 1, "--output-filename", tmp_path, *python(program))
     assert (tmp_path / "rank.0" / "stdout").read_bytes() == bytes(range(256)) * 40
     prefix = b"[0]<stdout>:"
-    # The last line has no end of its own.
+    # The last line has no newline.
     assert job.stdout.replace(prefix, b"") == bytes(range(256)) * 40 + b"\n"
     pieces = re.split(rb"(?<=[\r\n])", job.stdout)
     assert pieces.pop() == b""
@@ -144,7 +144,7 @@ def test_an_output_folder_that_can_not_be(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_takes_no_part_in_the_job(tmp_path: Path) -> None:
-    """The lines are printed all the same, and the end says that the files lack some."""
+    """The lines are still printed, and the end reports that the files are incomplete."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -199,6 +199,6 @@ def test_a_reader_that_leaves_ends_the_job() -> None:
 def test_a_reader_that_stops_slows_the_ranks_and_can_be_left() -> None:
     with Launcher("-np", 2, "--grace-seconds", 1, "yes") as job:
         job.read_lines(1)
-        job.process.terminate()  # with the pipe full, and nobody reading
+        job.process.terminate()  # with the pipe full and no reader
         assert job.process.wait(60) == 128 + 15
         job.assert_nothing_left()

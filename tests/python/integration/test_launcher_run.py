@@ -51,7 +51,7 @@ def test_large_arguments_and_results() -> None:
     assert results == [megabytes + b"0", megabytes + b"1"]
 
 
-# The launcher, with a limit that a test can reach.
+# The launcher, with a limit that tests can reach.
 SMALL_LIMIT = """
 import sys
 from horoscale.runner import launch, results
@@ -265,7 +265,7 @@ if __name__ == "__main__":
 
 
 def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
-    """Not by the launcher, nor by the ranks before they call the function: it has its own path."""
+    """Neither by the launcher nor by the ranks before the function call: it has its own path."""
     (tmp_path / "here").mkdir()
     for module in (*sys.stdlib_module_names, "cloudpickle", "numpy", "yaml", "cffi", "horoscale"):
         marker = tmp_path / f"{module} was imported"

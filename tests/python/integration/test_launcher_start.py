@@ -1,4 +1,4 @@
-"""What ranks find when they start."""
+"""The environment in which ranks start."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_secret_is_in_no_command_line_and_no_log() -> None:
     with Launcher("-np", 2, "--verbose", sys.executable, "-c", program) as job:
         secret = job.read_lines(2)[0].split(b":", 1)[1].strip()
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in job.processes()]
-        assert len(commands) == 5  # the launcher, the supervisor with its guard, and the ranks
+        assert len(commands) == 5  # the launcher, the supervisor, its guard, and the ranks
         assert not [command for command in commands if secret in command]
         job.process.terminate()
         _, _, err = job.finish()

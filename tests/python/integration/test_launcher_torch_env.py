@@ -1,4 +1,4 @@
-"""--torch-env: torch.distributed on ranks of horoscalerun."""
+"""--torch-env: torch.distributed on the ranks of horoscalerun."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_they_are_not_unasked(flags: tuple[str, ...]) -> None:
 
 
 def test_on_other_hosts_the_first_one_is_the_master(tmp_path: Path) -> None:
-    """Hosts are played: a shell that runs the command here, so that all addresses lead here."""
+    """Simulated hosts: the shell runs the command here, so all addresses reach this machine."""
     shell = tmp_path / "shell"
     shell.write_text('#!/bin/sh\nshift\nexec "$@"\n')
     shell.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Messages in whole jobs: ranks that are killed, hosts, and what is said of those that wait."""
+"""Messages in whole jobs: killed ranks, hosts, and reports on ranks that wait."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from support.rank_processes import RankProcesses
 
 PATIENCE_S = 60
-REPORT_SECONDS = 10.0  # a machine under load takes its time; NETWORK_TIMEOUT_SECONDS is 30
+REPORT_SECONDS = 10.0  # for a loaded machine; NETWORK_TIMEOUT_SECONDS is 30
 
-# Two ranks exchange messages for ever; a third one takes none of those that are for it.
+# Two ranks exchange messages endlessly; a third one never receives those sent to it.
 EXCHANGE = """
 import json, sys, time
 import numpy as np
@@ -45,7 +45,7 @@ for call, *peer in ((hvd.send, 0), (hvd.recv, 0), (hvd.recv_any,)):
 print(json.dumps({"failed_at": failed_at, "named": named}), flush=True)
 """
 
-# Rank 0 sends large messages to rank 1 without an end.
+# Rank 0 sends large messages to rank 1 endlessly.
 STREAM = """
 import json, sys, time
 import numpy as np
@@ -69,7 +69,7 @@ except hvd.RankFailedError as error:
     print(json.dumps({"failed_at": time.monotonic(), "named": list(error.ranks)}), flush=True)
 """
 
-# Ranks 1 and 2 wait for each other, rank 0 for what nobody sends.
+# Ranks 1 and 2 wait for each other, rank 0 for a message that nobody sends.
 WAITS = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -84,7 +84,7 @@ else:
     hvd.recv(x, 3 - hvd.rank(), tag=42)
 """
 
-# Rank 0 sends what rank 1 sees, and never gives back.
+# Rank 0 sends messages that rank 1 views, and never releases.
 VIEWS = """
 import time
 import numpy as np
@@ -116,7 +116,7 @@ else:
     time.sleep(3600)
 """
 
-# What rank 1 sees is given back after its job, or the set, has ended there.
+# Rank 1 releases its views after its job, or the set, has ended there.
 LATE_RELEASES = """
 import sys, time
 import numpy as np
@@ -147,7 +147,7 @@ else:
     time.sleep(3600)
 """
 
-# A receive of any rank whose candidates all wait for the receiver.
+# A receive from any rank, where all possible senders wait for the receiver.
 KNOT = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -160,7 +160,7 @@ else:
     hvd.recv(np.ones(3), 0, tag=42)
 """
 
-# What is sent before a rank leaves is received, however late.
+# Messages sent before a rank leaves can be received at any later time.
 LEAVES = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -182,8 +182,8 @@ else:
         assert (hvd.recv(np.zeros(n, int), 0, tag=n) == n).all()
 """
 
-# Rank 3 leaves, then rank 0 removes their set by itself. Messages of the others go on, and rank 0
-# receives of those that are left what any of them sends.
+# Rank 3 leaves, then rank 0 removes their set on its own. Messages among the others continue, and
+# rank 0 receives from any of the remaining ranks.
 DEPARTS = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -224,7 +224,7 @@ elif rank == 2:
     hvd.recv(np.zeros(1), 1, tag=2)  # leaving sooner would fail rank 0's receive from any rank
 """
 
-# A batch on a set that has failed and on one that has not.
+# A batch with a failed set and a working one.
 TWO_SETS = """
 import numpy as np
 import horoscale.numpy as hvd
@@ -266,7 +266,7 @@ def test_a_rank_is_killed_in_a_message(victim: int, elements: int, tmp_path: Pat
     with RankProcesses(2, program, str(elements), folder=tmp_path) as job:
         for rank in range(2):
             assert job.read_line(rank, PATIENCE_S) == "ready"
-        time.sleep(0.2)  # some moment
+        time.sleep(0.2)  # an arbitrary moment
         killed_at = time.monotonic()
         job.processes[victim].kill()
         report = json.loads(job.read_line(1 - victim, PATIENCE_S))
@@ -290,7 +290,7 @@ def test_a_killed_rank_is_named(elements: int, hosts: str, tmp_path: Path) -> No
     ) as job:
         for rank in range(3):
             assert job.read_line(rank, PATIENCE_S) == "ready"
-        time.sleep(0.2)  # some moment
+        time.sleep(0.2)  # an arbitrary moment
         killed_at = time.monotonic()
         job.processes[victim].kill()
         for rank in (0, 1):
@@ -301,7 +301,7 @@ def test_a_killed_rank_is_named(elements: int, hosts: str, tmp_path: Path) -> No
 
 
 def test_a_batch_is_done_where_its_set_lives(tmp_path: Path) -> None:
-    """What fails is raised when the rest is there."""
+    """Failures are raised once the rest is done."""
     with RankProcesses(3, program_file(tmp_path, TWO_SETS), folder=tmp_path) as job:
         for rank in range(3):
             assert job.read_line(rank, PATIENCE_S) == "ready"

@@ -1,4 +1,4 @@
-"""A model whose training state is four times the memory that its process may have."""
+"""A model whose training state is four times its process's memory limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.memory_limit import memory_limit
 pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "offload_training.py"
-SECONDS = 240  # of a run
+SECONDS = 240  # per run
 MIB = 1 << 20
 LIMIT = 448 * MIB
 # 16 bytes of state for each of some 4 x 512 x 512 parameters of a layer: 1.8 GiB in all.
@@ -35,7 +35,7 @@ def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_trains_in_a_quarter_of_its_state(tmp_path: Path) -> None:
-    """And writes a checkpoint of it, and goes on from that."""
+    """Also writes a checkpoint, and resumes from it."""
     folder, checkpoints = tmp_path / "disk", tmp_path / "checkpoints"
     folder.mkdir()
     try:
@@ -52,5 +52,5 @@ def test_trains_in_a_quarter_of_its_state(tmp_path: Path) -> None:
 
 
 def test_does_not_without_offload(tmp_path: Path) -> None:
-    """The limit is one: the same training in memory is killed."""
+    """The limit is effective: the same training in memory is killed."""
     assert run(tmp_path, "--in-memory").returncode == -9

@@ -1,4 +1,4 @@
-"""Somebody on the way between two hosts: what is seen, and that nothing that matters is changed."""
+"""An attacker on the path between two hosts: what it sees, and that tampering is detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hosts() -> Iterator[NetworkHosts]:
 def run(
     hosts: NetworkHosts, folder: Path, flip: bytes = b"", **variables: str
 ) -> tuple[Tap, list[str]]:
-    """The job with somebody on the way; what its ranks printed."""
+    """The job with the attacker on the path; returns the ranks' output."""
     chosen = {"HOROSCALE_NETWORK_INTERFACE": tap.DEVICE, **variables}
     with (
         Tap(hosts, flip) as somebody,
@@ -70,7 +70,7 @@ def test_what_was_changed_is_not_believed(what: str, hosts: NetworkHosts, tmp_pa
     assert all("rank 0" in text or "rank 1" in text for text in told)
     if what == "name":
         assert not any("reduced" in text for text in printed), printed
-    else:  # one of the ranks got the changed one
+    else:  # one of the ranks received the modified one
         unpickled = "rank {} has unpickled rank {}"
         crossed = [unpickled.format(own, 1 - own) in printed[own] for own in range(2)]
         assert not all(crossed), printed

@@ -1,4 +1,4 @@
-"""Other users of the host at a job without a secret: they don't join, nor is anything unpickled."""
+"""Other users of the host can't join a job without a secret, nor inject pickles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_foreign_launchers import free_port
 
 PATIENCE_S = 60.0
 NOBODY = 65534
-SOMEBODY = 54321  # has no processes, and no account
+SOMEBODY = 54321  # has no processes and no account
 
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -34,9 +34,9 @@ os.setuid(user)
 def run_as(
     user: int, imports: str, code: str, *arguments: object, **variables: str
 ) -> tuple[int, str, str]:
-    """Status and output of a program that another user runs.
+    """The status and output of a program that another user runs.
 
-    It becomes that user when it has imported what it needs, which may lie where only root can read.
+    It changes the user after its imports, which may be readable by root only.
     """
     ended = subprocess.run(
         [sys.executable, "-c", imports + BECOME + code, str(user), *map(str, arguments)],
@@ -56,7 +56,7 @@ import sys, horoscale.numpy as hvd
 hvd.init()
 sys.stdout.write(str(hvd.allgather_object(f"rank {hvd.rank()}")))
 """
-# Joins as rank 1, and has whoever loads what it sends make a folder.
+# Joins as rank 1 with a pickle that creates a folder when it is loaded.
 ATTACKER = """
 class Bomb:
     def __reduce__(self):
@@ -68,7 +68,7 @@ hvd.allgather_object(Bomb())
 
 @contextmanager
 def own_rank(**variables: str) -> Iterator[subprocess.Popen[str]]:
-    """A rank of this user's."""
+    """A rank of this user."""
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(
@@ -85,7 +85,7 @@ def own_rank(**variables: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_another_user_does_not_join_a_job_without_a_secret(tmp_path: Path) -> None:
-    """Nor with one that is guessed, nor by the file in which this user's ranks find theirs."""
+    """Neither with a guessed secret, nor with the file in which this user's ranks find theirs."""
     harm = tmp_path / "harm"
     port = free_port()
     file = Path(f"/tmp/horoscale-{os.geteuid()}/{port}")
@@ -95,7 +95,7 @@ def test_another_user_does_not_join_a_job_without_a_secret(tmp_path: Path) -> No
         "HOROSCALE_START_TIMEOUT": str(PATIENCE_S),
     }
     attacks = {
-        # Waits for the store, and is refused by it: from then on it is served.
+        # Waits for the store, and is rejected by it: from then on it is served.
         "different secrets": {"HOROSCALE_SECRET": secrets.token_hex(32)},
         "Permission denied": {"HOROSCALE_SECRET_FILE": str(file)},
         f"/tmp/horoscale-{NOBODY}": {"HOROSCALE_START_TIMEOUT": "0.5"},
@@ -119,7 +119,7 @@ def test_another_user_does_not_join_a_job_without_a_secret(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["their folder", "a link", "an open folder"])
 def test_a_place_that_somebody_else_has_prepared_is_not_used(tmp_path: Path, kind: str) -> None:
-    """No secret is written where another user could read it, or put one."""
+    """No secret is written where another user could read or replace it."""
     place = Path(f"/tmp/horoscale-{SOMEBODY}")
     target = tmp_path / "target"
     target.mkdir()
@@ -155,7 +155,7 @@ def test_a_place_that_somebody_else_has_prepared_is_not_used(tmp_path: Path, kin
     assert left == []
 
 
-# Reads what torch's store tells of our rendezvous, and writes its own there.
+# Reads our rendezvous from torch's store, and overwrites it.
 TORCH = """
 import sys, zlib
 from datetime import timedelta
@@ -183,7 +183,7 @@ def test_another_user_learns_and_changes_nothing_by_torchs_store() -> None:
     assert "where a port was expected" in err
 
 
-# Waits for both jobs, and writes into the first one's store of torch where the other one meets.
+# Waits for both jobs, and writes the second job's rendezvous to the first job's torch store.
 LEADS_ELSEWHERE = """
 stores = [
     dist.TCPStore("localhost", int(port), 2, False, timedelta(seconds=60)) for port in sys.argv[2:]

@@ -65,7 +65,7 @@ def test_a_kill_leaves_the_last_checkpoint(
     assert (model.weight == newest).all()
     assert (model.bias == newest).all()
     assert optimizer.param_groups[0]["lr"] == 0.1
-    # What is left is in nobody's way, and goes.
+    # Leftovers don't interfere, and are removed.
     path = par.save(folder, model, optimizer).wait()
     assert path.name == f"checkpoint-{newest + 1:012}"
     assert not [one for one in folder.iterdir() if one.name.startswith(".")]

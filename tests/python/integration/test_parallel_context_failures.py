@@ -1,11 +1,11 @@
-"""Attention that ranks divide, when one of them dies."""
+"""A rank dies in divided attention."""
 
 from __future__ import annotations
 
 from support.ranks import run_ranks
 
-# The last rank dies in its second step round the ring, forward or backward, or before it exchanges
-# heads. The others go on by themselves.
+# The last rank dies in its second step around the ring, forward or backward, or before it exchanges
+# heads. The others continue without it.
 DEATHS = """
     import os, signal
     import torch

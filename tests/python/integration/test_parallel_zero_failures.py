@@ -1,4 +1,4 @@
-"""Training whose state ranks divide, when one of them dies."""
+"""A rank dies in training with divided state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from support.ranks import run_ranks
 
 pytest.importorskip("torch")
 
-# The last rank dies while the others wait for its part of a unit, for its gradients, or for what it
-# writes to the parameters. The others go on by themselves.
+# The last rank dies while the others wait for its part of a unit, for its gradients, or for its
+# parameter updates. The others continue without it.
 DEATHS = """
     import os, signal
     import torch

@@ -1,4 +1,4 @@
-"""A rank of a pipeline dies in the middle of a step: the others say which one."""
+"""A rank of a pipeline dies in the middle of a step: the others' errors name it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).with_name("pipeline_rank.py")
 RANKS = 3
-SECONDS = 150  # most of it for imports, where other tests run
+SECONDS = 150  # mostly for imports, while other tests run
 
 
 @pytest.mark.timeout(2 * SECONDS)

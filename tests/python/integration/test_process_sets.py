@@ -1,4 +1,4 @@
-"""Process sets over the life of a job: thousands of them, and those that block each other."""
+"""Process sets over the life of a job: thousands of them, and sets that block each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parent / "set_cycles.py"
 RANKS = 4
 CYCLES = int(os.environ.get("HOROSCALE_TEST_SET_CYCLES", "1000"))
 SECONDS = 60 + CYCLES // 20
-# What allocators may take once more, whatever the number of cycles.
+# Growth caused by allocators, whatever the number of cycles.
 ALLOWED = {"threads": 0, "descriptors": 0, "mappings": 4, "resident_kib": 1024}
 
 
@@ -129,7 +129,7 @@ DEATH = """
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("hosts", ["aaaa", "abab"])
 def test_a_member_that_dies_is_named_and_the_others_go_on(victim: int, hosts: str) -> None:
-    """Also where the dead rank would have led."""
+    """Including the death of the leader."""
     variables = {f"HOST_{rank}": host for rank, host in enumerate(hosts)}
     script = """
     import os

@@ -1,4 +1,4 @@
-"""python -m horoscale.scaling: runs a program, and writes a page."""
+"""python -m horoscale.scaling: runs a program, and writes a report page."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_collectives_and_messages(seed: int, tmp_path: Path) -> None:
-    """Odd seeds have messages of PyTorch's tensors as well."""
+    """Odd seeds also send PyTorch tensors."""
     with_torch = HAS_TORCH and seed % 2 == 1
     arguments = ["--seed", str(seed), "--operations", str(OPERATIONS)]
     arguments += ["--torch"] * with_torch

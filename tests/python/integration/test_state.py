@@ -1,4 +1,4 @@
-"""SIGUSR2: a rank tells what it waits for, and horoscalerun asks all ranks."""
+"""SIGUSR2: a rank prints what it waits for, and horoscalerun queries all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher_process import PATIENCE_S, Launcher
 
-# Rank 0 never calls what the others are blocked in.
+# Rank 0 never calls the operation that blocks the others.
 PROGRAM = """
 import os, signal, sys, numpy, horoscale.numpy as hvd
 hvd.init()
@@ -30,7 +30,7 @@ else:
 
 
 def ask_until(job: Launcher, ask: Callable[[], None], *texts: bytes) -> None:
-    """Ask again and again, since ranks may not be waiting yet, until all texts have been seen."""
+    """Repeat the query until all texts have appeared, since ranks may not be waiting yet."""
     assert job.process.stderr is not None
     stderr = job.process.stderr.fileno()
     deadline = time.monotonic() + PATIENCE_S
@@ -47,7 +47,7 @@ def ask_until(job: Launcher, ask: Callable[[], None], *texts: bytes) -> None:
 def test_horoscalerun_asks_all_ranks_what_they_wait_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Shells, which the signal would end, between the launcher and two of the ranks.
+    # Shells between the launcher and two of the ranks; the signal would end them.
     command = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", PROGRAM, pipe]
     with Launcher("-np", 3, *command) as job:
         job.read_pids(3)

@@ -1,4 +1,4 @@
-"""Strangers at the ports of a job on two hosts: refused, told of in the log, no harm to the job."""
+"""Strangers at the ports of a job on two hosts: rejected, logged, and harmless to the job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(hvd.allreduce(np.arange(1000) + hvd.rank(), op=hvd.Sum).tolist() == list(r
 """
 FLOOD = 10_000
 PREFIX = "init0/"  # of the keys in the store
-HOW = b"\x01"  # what follows is authenticated
+HOW = b"\x01"  # the following bytes are authenticated
 HELLO = b"HOROAUTH" + (2).to_bytes(4, "little") + HOW
 HELLO_BYTES = len(HELLO) + 32
 
@@ -46,7 +46,7 @@ Stranger = Callable[[socket.socket], None]
 
 
 class Bomb:
-    """A pickle of it makes a file where it is loaded."""
+    """Unpickling it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def with_secret(secret: str, context: str) -> Stranger:
-    """A handshake by the rules."""
+    """A correct handshake."""
 
     def intrude(connection: socket.socket) -> None:
         own = secrets.token_bytes(32)
@@ -81,7 +81,7 @@ def with_secret(secret: str, context: str) -> Stranger:
 
 
 def replay(secret: str, context: str) -> Stranger:
-    """What a rank of this job said to another nonce: right in everything else."""
+    """A recorded message of a rank of this job with another nonce; everything else is correct."""
 
     def intrude(connection: socket.socket) -> None:
         own = secrets.token_bytes(32)
@@ -112,7 +112,7 @@ def strangers(secret: str, context: str, folder: Path) -> dict[str, Stranger]:
 
 
 class Job:
-    """Two ranks on two hosts, of which the second makes its links when the strangers have gone."""
+    """Two ranks on two hosts; the second makes its links when the strangers have gone."""
 
     def __init__(self, hosts: NetworkHosts, stack: ExitStack, folder: Path, shim: Path) -> None:
         self.hosts = hosts
@@ -149,7 +149,7 @@ class Job:
         return process
 
     def data_port(self) -> int:
-        """Where rank 0 listens for the links of other hosts, and for now will wait for rank 1."""
+        """The port on which rank 0 listens for other hosts' links, while it waits for rank 1."""
         stopped = self.shim.with_name("stopped")  # before it connects its link
         variables = {"LD_PRELOAD": str(self.shim), "FAULT_FILE": str(stopped)}
         self.ranks.append(self.start(1, FAULT_CALL="link", FAULT_ACTION="stop", **variables))
@@ -161,7 +161,7 @@ class Job:
         return port
 
     def finish(self) -> str:
-        """The rest of the job; what its ranks logged."""
+        """Finish the job; return what its ranks logged."""
         self.ranks[1].send_signal(signal.SIGCONT)
         log = ""
         for rank in self.ranks:
@@ -179,18 +179,18 @@ def job(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jo
 
 
 def visit(job: Job, port: int, context: str) -> dict[str, int]:
-    """Send every stranger; their names and ports."""
+    """Run every stranger; return their names and ports."""
     ports = {}
     for name, intrude in strangers(job.secret, context, job.folder).items():
         with socket.create_connection((job.address, port), PATIENCE_S) as connection:
             ports[name] = connection.getsockname()[1]
-            with suppress(ConnectionError):  # as soon as it is clear what this is
+            with suppress(ConnectionError):  # once the peer has recognized it
                 intrude(connection)
     return ports
 
 
 def flood(job: Job, port: int) -> None:
-    """Connections that say nothing."""
+    """Connections that send nothing."""
     for _ in range(FLOOD):
         with socket.create_connection((job.address, port), PATIENCE_S):
             pass
@@ -198,7 +198,7 @@ def flood(job: Job, port: int) -> None:
 
 @pytest.mark.parametrize("target", ["rendezvous", "data"])
 def test_strangers(job: Job, target: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Those who say something are told of by address; nobody learns anything, or does harm."""
+    """Strangers that send data are logged with their address; they learn nothing and do no harm."""
     data_port = job.data_port()
     port, context = {
         "rendezvous": (job.store.port, "store"),
@@ -209,7 +209,7 @@ def test_strangers(job: Job, target: str, capfd: pytest.CaptureFixture[str]) -> 
         slow.sendall(HELLO[:1])
         ports = job.hosts.call(2, partial(visit, job, port, context))
         slow.sendall(HELLO[1:2])
-        job.hosts.call(1, partial(flood, job, port))  # from there: no port is used again
+        job.hosts.call(1, partial(flood, job, port))  # from here on: no port is reused
         log = job.finish() + capfd.readouterr().err
     for name, number in ports.items():
         address = rf"\b{re.escape(job.hosts.addresses[2])}\]?:{number}\b"

@@ -1,4 +1,4 @@
-"""Timelines of real jobs: merged, and reported on."""
+"""Timelines of real jobs: merged, and analyzed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from horoscale.timeline.report import report
 from horoscale.timeline.steps import lateness, step_title, steps
 
 STEPS = 20
-OPERATIONS = 2 + 3 * STEPS  # with one of hvd.init() itself
+OPERATIONS = 2 + 3 * STEPS  # including one in hvd.init()
 # Rank 1 comes 20 ms late to each step, after the others have submitted.
 PROGRAM = """
 import sys, time
@@ -39,7 +39,7 @@ hvd.shutdown()
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the timelines of a job of two ranks."""
+    """The folder with the timelines of a two-rank job."""
     folder = tmp_path_factory.mktemp("timelines")
     job = run_launcher(
         "-np", 2, "--timeline-filename", folder / "job.json", sys.executable, "-c", PROGRAM, STEPS
@@ -78,7 +78,7 @@ def test_steps_and_who_waited_for_whom(place: Path) -> None:
     assert len(own) == STEPS - 1
     for step in own:
         assert step.end - step.begin > 0.015
-        # Rank 0 does nothing but wait for rank 1, which sleeps.
+        # Rank 0 only waits for rank 1, which sleeps.
         assert 0.01 < step.parts.exposed <= step.end - step.begin
         assert 0 < step.executed < step.end - step.begin
     found = lateness(ranks)
@@ -114,7 +114,7 @@ def test_merging_as_a_program(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_merged_file_is_for_its_owner_only(place: Path, tmp_path: Path) -> None:
-    """Also where there was one, which others could read."""
+    """Even if a file existed that others could read."""
     for name in ("job.json", "job.json.rank1"):
         (tmp_path / name).write_text((place / name).read_text())
     merged = tmp_path / "merged.json"
@@ -142,7 +142,7 @@ def test_a_merged_file_goes_nowhere_that_somebody_else_has_chosen(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no -P before 3.11")
 def test_nothing_is_imported_from_the_working_directory_with_p(place: Path, tmp_path: Path) -> None:
-    """As docs/timeline.md says; without -P any `python -m` does."""
+    """As docs/timeline.md says; without -P the same holds for any `python -m`."""
     (tmp_path / "argparse.py").write_text("raise SystemExit('taken over')")
     words = [sys.executable, "-P", "-m", "horoscale.timeline", "report", place]
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
@@ -180,7 +180,7 @@ def test_two_jobs_in_a_folder(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_off(place: Path, tmp_path: Path) -> None:
-    """As a killed rank leaves it."""
+    """Like a killed rank's file."""
     text = (place / "job.json").read_text()
     for cut in (len(text) // 2, len(text) - 3):
         (tmp_path / "job.json").write_text(text[:cut])

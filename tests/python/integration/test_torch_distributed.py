@@ -1,4 +1,4 @@
-"""Programs of torch.distributed on horoscale: how they are started."""
+"""Programs of torch.distributed on horoscale: the ways to start them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ distributed_c10d = pytest.importorskip("torch.distributed.distributed_c10d")
 
 
 def digits() -> str:
-    """What the example prints under torchrun."""
+    """The example's output under torchrun."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     job = subprocess.run(
         [*torchrun, "--nproc-per-node=2", str(EXAMPLE), "--epochs=2"],
@@ -35,7 +35,7 @@ def digits() -> str:
 
 @pytest.mark.timeout(SECONDS + 30)
 def test_the_example_learns_under_torchrun() -> None:
-    """That its bits are those of Gloo is tested with the libraries, on smaller models."""
+    """test_torch_libraries_*.py compare the bits with Gloo's, on smaller models."""
     learned = re.match(r"2 ranks, accuracy ([0-9.]+)", digits())
     assert learned
     assert float(learned[1]) > 0.85
@@ -43,7 +43,7 @@ def test_the_example_learns_under_torchrun() -> None:
 
 @pytest.mark.timeout(2 * SECONDS)
 def test_ranks_that_share_a_file_only(tmp_path: Path) -> None:
-    """There is no launcher. Groups are made again after the first have been destroyed."""
+    """Without a launcher. New groups can be created after the first have been destroyed."""
     program = """
         import sys, torch, torch.distributed as dist
         import horoscale.torch.distributed  # for torch before 2.5
@@ -71,7 +71,7 @@ def test_ranks_that_share_a_file_only(tmp_path: Path) -> None:
         assert rank.stdout.strip() == "[6.0, 6.0, 6.0]"
 
 
-# Rank 0 gives the default group up, which is all groups, while rank 1 waits for it.
+# Rank 0 aborts the default group, which means all groups, while rank 1 waits for it.
 ABORT = """
     import torch, torch.distributed as dist
     import horoscale.torch.distributed
@@ -98,7 +98,7 @@ def test_an_abort_of_the_default_group_fails_what_all_ranks_wait_for() -> None:
     first, second = run_ranks(2, ABORT, SECONDS)
     for rank in (first, second):
         assert rank.returncode == 0, rank.stderr
-    # PyTorch aborts the newest group first: whether that or the end of the job comes first to what
-    # is pending there is a matter of threads.
+    # PyTorch aborts the newest group first. Thread timing decides whether that or the end of the
+    # job reaches its pending operations first.
     assert re.search("aborted|rank 0 abandoned process set", first.stdout), first.stdout
     assert "aborted" in second.stdout

@@ -1,4 +1,4 @@
-"""A rank of PyTorch's libraries dies, or contradicts the others: what the others raise."""
+"""A rank of PyTorch's libraries dies, or contradicts the others: the others' errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 30)
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
-    """How each case ended."""
+    """The result of each case."""
     job = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path_factory.mktemp("failures"))],
         capture_output=True,
@@ -41,14 +41,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_survivors_of_a_death_raise(library: str, phase: str, outcomes: Any) -> None:
-    """Nobody goes on, hangs, or ends by a signal but the rank that was killed."""
+    """No rank continues, hangs, or ends by a signal, except the killed one."""
     outcome = outcomes[library, phase]
     assert outcome["ended"] == [0, -9, 0], outcome
     assert outcome["raised"][VICTIM] is None
     for raised in (outcome["raised"][0], outcome["raised"][2]):
         assert f"rank {VICTIM}" in raised["text"], outcome
         if raised["type"] != "RankFailedError":
-            # What DDP's reducer raises is made of the text alone.
+            # DDP's reducer builds its error from the text only.
             assert (library, raised["type"]) == ("ddp", "RuntimeError"), outcome
             assert f"RankFailedError: rank {VICTIM}" in raised["text"], outcome
         else:
@@ -59,7 +59,7 @@ def test_survivors_of_a_death_raise(library: str, phase: str, outcomes: Any) -> 
 def test_a_mismatch_raises(library: str, outcomes: Any) -> None:
     outcome = outcomes[library, "mismatch"]
     assert outcome["ended"] == [0, 0, 0], outcome
-    # The sends of pipelines fail where they are received: others learn that this rank has left.
+    # Failed sends of pipelines surface at the receiver: others learn that this rank has left.
     concerned = [VICTIM] if library == "pipeline" else range(3)
     for rank, raised in enumerate(outcome["raised"]):
         assert raised is not None, outcome

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedOptimizer when something goes wrong with the ranks."""
+"""PyTorch's DistributedOptimizer when ranks fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from support.ranks import run_ranks
 
-# Rank 2 dies while all compute gradients; the others go on without it.
+# Rank 2 dies while all compute gradients; the others continue without it.
 DEATH = """
     import os
     import torch
@@ -66,9 +66,9 @@ def test_training_goes_on_after_a_death_in_a_backward_pass(ready: str) -> None:
     assert [one.stdout for one in ended[:2]] == ["goes on\n"] * 2
 
 
-# Rank 1 does a pass that rank 0 doesn't: it must not meet rank 0's next step.
+# Rank 1 runs a pass that rank 0 doesn't: it must not be matched with rank 0's next step.
 def said_in_a_stall(program: str) -> str:
-    """What two ranks write to standard error when a stall ends them before they print."""
+    """The standard error of two ranks when a stall ends them before they print."""
     ended = run_ranks(
         2,
         program,
@@ -103,10 +103,10 @@ UNEQUAL_PASSES = """
 def test_unequal_passes_are_a_stall_that_names_the_option() -> None:
     said = said_in_a_stall(UNEQUAL_PASSES)
     assert "gradients_ready=backward.0" in said  # of rank 1's step
-    assert "gradients_ready=backward.1" in said  # of rank 0's, the next
+    assert "gradients_ready=backward.1" in said  # of rank 0's next step
 
 
-# Rank 1 tells of the second optimizer in its step only, and the first one's step needs rank 0.
+# Rank 1 reports the second optimizer only in its step, and the first one's step needs rank 0.
 UNUSED_OPTIMIZER = """
     import torch
     import horoscale.torch as hvd

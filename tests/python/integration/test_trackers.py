@@ -1,4 +1,4 @@
-"""horoscale.trackers on ranks: one of them writes, to files that TensorBoard reads."""
+"""horoscale.trackers on ranks: one rank writes files that TensorBoard can read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from launcher_process import environment, launcher_command
 from support.event_files import curves
 from support.ranks import Ended, run_alone, run_ranks
 
-SECONDS = 120.0  # for what takes a few
+SECONDS = 120.0  # for events that take a few seconds
 
-# TensorBoard's own, with the versions of its dependencies.
+# Raised by TensorBoard with the versions of its dependencies.
 pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning")
 
 TRAIN = """
@@ -173,7 +173,7 @@ def test_the_successor_of_a_killed_rank_continues(folder: Path) -> None:
         timeout=SECONDS,
     )
     assert job.returncode == 0, job.stderr.decode()[-4000:]
-    # What the killed rank has not flushed is lost.
+    # Values that the killed rank has not flushed are lost.
     files = [curves(one) for one in folder.iterdir() if one.is_dir()]
     assert len(files) == 2
     [successor] = [one for one in files if 9 in dict(one.get("loss", []))]
@@ -253,7 +253,7 @@ def test_mistakes_are_errors() -> None:
 
 
 def test_wandb_gets_the_calls_that_it_documents(tmp_path: Path) -> None:
-    """With a module in its place; python/with_lightning runs the package itself."""
+    """With a module in its place; python/with_lightning uses the real package."""
     (tmp_path / "wandb.py").write_text(
         """
 import json

@@ -1,4 +1,4 @@
-"""What is said of calls that wait for each other across process sets, by ranks of two hosts."""
+"""Reports on deadlocks across process sets, with ranks on two hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_circle_over_sets_and_hosts(tmp_path: Path) -> None:
         variables_of={rank: {"HOROSCALE_HOSTNAME": host} for rank, host in enumerate(HOSTS)},
         stderr_of={rank: str(log) for rank, log in enumerate(logs)},
     ) as job:
-        # The lowest rank of a set says who is missing, rank 0 that it goes round.
+        # A set's lowest rank reports who is missing, and rank 0 reports the cycle.
         await_text(
             logs[1], r'"x" on process set 1 has waited for .* for rank 2; ready: ranks 1 and 3'
         )

@@ -1,4 +1,4 @@
-"""What horoscalerun --status-port serves, by its JSON."""
+"""The JSON that horoscalerun --status-port serves."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_wrong_requests_are_refused(served: WatchedLauncher) -> None:
 
 
 def test_strangers_hold_nobody_up(served: WatchedLauncher) -> None:
-    """More connections than are served, which say nothing; then they go."""
+    """More silent connections than the server accepts, which then close."""
     place = urlsplit(served.url)
     strangers = [socket.create_connection((place.hostname, place.port)) for _ in range(100)]
     for one in strangers:
@@ -195,7 +195,7 @@ def test_strangers_hold_nobody_up(served: WatchedLauncher) -> None:
         try:
             assert served.get("healthz")[0] == 200
             return
-        except (OSError, http.client.HTTPException):  # their places are not free yet
+        except (OSError, http.client.HTTPException):  # their slots are not free yet
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

@@ -1,7 +1,7 @@
-"""Ranks that train by PyTorch's libraries, of which one dies or contradicts the others.
+"""Ranks that train with PyTorch's libraries; one of them dies or contradicts the others.
 
-Imports PyTorch once and forks the ranks of each case, one case after the other. Prints a JSON
-object for each: how its ranks ended, and what they raised. Argument: a folder.
+Imports PyTorch once and forks the ranks of each case, case by case. Prints a JSON object for each:
+how its ranks ended, and their errors. Argument: a folder.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FOLDER = Path(sys.argv[1])
 
 
 def die(*_: object) -> None:
-    """Kill this process, and leave word of when."""
+    """Record the time, and kill this process."""
     (FOLDER / "died").write_text(str(time.monotonic()))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def arm(phase: str, layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Have this process die when it comes to a phase of the next step."""
+    """Make this process die in a phase of the next step."""
     if phase == "forward":
         layer.register_forward_pre_hook(die)
     elif phase == "backward":
@@ -50,7 +50,7 @@ def arm(phase: str, layer: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def width(phase: str) -> int:
-    """The size of a layer, about which ranks may differ."""
+    """The size of a layer, on which ranks may disagree."""
     return 48 if phase == "mismatch" and dist.get_rank() == VICTIM else 32
 
 
@@ -70,7 +70,7 @@ def layers_of(phase: str) -> list[nn.Module]:
 
 
 def ddp(phase: str) -> None:
-    """Each layer a bucket of its own; buffers are broadcast before each forward pass."""
+    """Each layer is its own bucket; buffers are broadcast before each forward pass."""
     layers = layers_of(phase)
     module = DistributedDataParallel(
         nn.Sequential(*layers), bucket_cap_mb=0.001, init_sync=phase != "mismatch"
@@ -91,10 +91,10 @@ def fsdp2(phase: str) -> None:
 
 
 def pipeline(phase: str) -> None:
-    """A stage on each rank. In the mismatch the second waits for more than the first sends."""
+    """A stage on each rank. In the mismatch the second expects more than the first sends."""
     rank = dist.get_rank()
     layer = nn.Linear(32, 32)
-    shapes = {}  # the stages tell each other
+    shapes = {}  # the stages exchange them
     if phase == "mismatch":
         rows = 2 if rank == VICTIM else 1
         example = torch.ones(rows, 32, requires_grad=True)
@@ -113,8 +113,8 @@ def pipeline(phase: str) -> None:
 
 
 def as_rank(library: Callable[[str], None], phase: str, rank: int) -> None:
-    """Train until something is raised, and leave word of what."""
-    signal.alarm(PATIENCE_S)  # whoever hangs ends by this signal
+    """Train until an error is raised, and record it."""
+    signal.alarm(PATIENCE_S)  # ends ranks that hang
     case = f"{library.__name__} {phase}"
     dist.init_process_group(
         "horoscale", init_method=f"file://{FOLDER}/{case}", rank=rank, world_size=SIZE
@@ -130,7 +130,7 @@ def as_rank(library: Callable[[str], None], phase: str, rank: int) -> None:
 
 
 def run(library: Callable[[str], None], phase: str) -> None:
-    """Run a case, and print what came of it."""
+    """Run a case, and print its result."""
     (FOLDER / "died").write_text(str(time.monotonic()))
     sys.stdout.flush()
     pids = []
@@ -154,7 +154,7 @@ def run(library: Callable[[str], None], phase: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    importlib.import_module("torch._dynamo")  # once, for all that make optimizers
+    importlib.import_module("torch._dynamo")  # once, before any optimizer is created
     for library in (ddp, fsdp2, pipeline):
         for phase in PHASES:
             run(library, phase)

@@ -1,4 +1,4 @@
-"""A rank that trains until a file `end` appears; rank 2 stalls while there is a file `stall`."""
+"""A rank that trains until the file `end` exists; rank 2 stalls while the file `stall` exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import horoscale.numpy as hvd
 from horoscale import elastic
 
 FOLDER = Path(sys.argv[1])
-HELD_S = 600.0  # at most, whatever becomes of the test: several tests may share the job
+HELD_S = 600.0  # upper bound; several tests may share the job
 
 hvd.init()
 state = elastic.ObjectState(step=0)
@@ -32,7 +32,7 @@ def train(state: elastic.ObjectState) -> None:
     until = time.monotonic() + HELD_S
     while time.monotonic() < until:
         handle = hvd.allreduce_async(gradient, name="gradient.0")
-        time.sleep(0.02)  # what a step computes
+        time.sleep(0.02)  # simulates the computation of a step
         if hvd.rank() == 2:
             held("stall")
         hvd.allreduce(gradient, name="gradient.1")

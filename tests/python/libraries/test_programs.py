@@ -1,4 +1,4 @@
-"""Programs of others' training libraries learn with horoscale what they learn with Gloo.
+"""Programs for others' training libraries learn the same with horoscale as with Gloo.
 
 They need the environment of `make torch-libraries`.
 """
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 
 def learned(name: str, backend: str, starter: tuple[str, ...] = TORCHRUN) -> str:
-    """What an example prints: the accuracy, and a sum of all weights."""
+    """The example's output: the accuracy, and a sum of all weights."""
     program = EXAMPLES / f"torch_distributed_{name}.py"
     job = subprocess.run(
         [sys.executable, *starter, str(program), f"--backend={backend}"],

@@ -1,4 +1,4 @@
-"""PyTorch's own libraries on 4 ranks, and over hosts with networks of their own: minutes.
+"""PyTorch's own libraries on 4 ranks, and over hosts with separate networks: takes minutes.
 
 The tests themselves are parallel/test_torch_libraries_*.py, which CI runs on 2 ranks.
 """
@@ -26,7 +26,7 @@ needs_hosts = pytest.mark.skipif(namespaces.why_not() is not None, reason=str(na
 
 
 def run(command: Sequence[object], **variables: str) -> str:
-    """Standard output of a command that succeeds."""
+    """The standard output of a command that succeeds."""
     job = subprocess.run(
         list(map(str, command)),
         capture_output=True,
@@ -76,7 +76,7 @@ def test_over_hosts(file: Path, per_host: str) -> None:
 
 @needs_hosts
 def test_torchrun_over_hosts() -> None:
-    """An agent on each host; the ranks learn what Gloo's learn, but for the order of sums."""
+    """An agent on each host; results are Gloo's except for the order of sums."""
     with NetworkHosts(2) as hosts:
         port = hosts.call(0, free_port)
         said = {}

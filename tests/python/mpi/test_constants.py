@@ -1,4 +1,4 @@
-"""The core's tables of MPI constants agree with the headers that each MPI ships."""
+"""The core's tables of MPI constants agree with the headers of each MPI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_constants(
     folder.mkdir()
     if header == "mpi.h":
         folder = include
-    else:  # the header of the standard's ABI has to be found under the usual name
+    else:  # the header of the standard's ABI must be found under the usual name
         shutil.copy(include / header, folder / "mpi.h")
     program = tmp_path / "check"
     subprocess.run(

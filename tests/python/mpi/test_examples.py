@@ -1,7 +1,7 @@
-"""The examples under mpirun: the wheels' as it is, Debian's through horoscalerun --mpi.
+"""The examples under mpirun: the wheels' directly, Debian's through horoscalerun --mpi.
 
-Most of their time is that of importing torch on each rank, so that the columns share what is to be
-shown: each family of MPI gets it once.
+Most of the time is spent importing torch on each rank, so the columns share the cases: each family
+of MPI runs each once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGITS = (str(EXAMPLES / "torch_digits.py"), "--epochs", "1")
 
 
 def run(mpi: Mpi, ranks: int, *command: str) -> str:
-    """Standard output of an example, which has to succeed."""
+    """The standard output of an example, which must succeed."""
     if mpi.name in WHEELS:
         ended = mpi.run(ranks, *command, seconds=150)
     else:
@@ -34,7 +34,7 @@ def test_parts_of_a_model_in_process_sets(mpi: Mpi, form: str) -> None:
     script = str(EXAMPLES / f"process_sets_{form}.py")
     ranks = 6 if mpi.name in WHEELS else 3
     output = run(mpi, ranks, script, "--epochs", "2", "--batch", "240")
-    # The example fails by itself where it is more than rounding.
+    # The example itself fails if the difference exceeds rounding.
     assert "largest difference from one process" in output
 
 

@@ -1,4 +1,4 @@
-"""Ranks that fail while MPI's own collectives are at work: others get errors, or the job ends."""
+"""Ranks that fail while MPI's own collectives run: others get errors, or the job ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def work(turns):  # until somebody fails: then the others are in the middle of i
 
 
 def test_survivors_name_who_left(mpi: Mpi) -> None:
-    """Shutdown with an operation in MPI's hands; the rank's process stays, so that mpirun does."""
+    """Shutdown with a pending MPI operation; the process lives on, so that mpirun does, too."""
     script = (
         START
         + """

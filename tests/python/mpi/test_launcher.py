@@ -22,7 +22,7 @@ sys.stdout.write(f"{hvd.size()} ranks{os.environ['SAID']}\\n")
     assert ended.stdout.count("2 ranks!") == 2, ended.stdout
 
 
-# In the place of ssh: options, a host, and a command that finds none of our variables.
+# Replaces ssh: options, a host, and a command that sees none of our variables.
 REMOTE_SHELL = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 shift

@@ -1,4 +1,4 @@
-"""Suites that run on the ranks of an mpirun: that of this folder, and part of parallel/."""
+"""Suites that run on the ranks of an mpirun: those in on_ranks/, and part of parallel/."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def test_communicators_of_mpi4py(mpi: Mpi, backend: str) -> None:
 
 
 def test_the_parallel_tests_pass_over_mpi(mpi: Mpi) -> None:
-    # They ask for the bits of our own sums; MPI's own collectives have test_collectives.py.
+    # They check the bits of our own sums; test_collectives.py tests MPI's collectives.
     run(mpi, 3, *SUBSET, HOROSCALE_BACKEND="mpi", HOROSCALE_DETERMINISTIC="1")
 
 
 def test_the_parallel_tests_pass_in_shared_memory_under_mpirun(both: dict[str, Mpi]) -> None:
-    """Once for each family: what carries the data is the same in all columns."""
+    """Once per family: the transport is the same in all columns."""
     for mpi in both.values():
         run(mpi, 2, *SUBSET)
 
 
 def test_the_parallel_tests_pass_on_the_abi_of_the_standard(both: dict[str, Mpi]) -> None:
-    """mpi4py's wheel has no module for it: MPICH's second library is used without mpi4py."""
+    """The wheel of mpi4py lacks a module for it: MPICH's second library is used without mpi4py."""
     mpi = both["mpich"]
     (library,) = (mpi.prefix / "lib").glob("libmpi_abi.so.*")
     variables = {"HOROSCALE_LIBMPI": str(library), "HOROSCALE_BACKEND": "mpi"}

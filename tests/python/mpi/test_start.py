@@ -1,4 +1,4 @@
-"""Plain `mpirun python train.py`: the ranks meet over MPI, whoever initializes it, and leave it."""
+"""Plain `mpirun python train.py`: the ranks meet over MPI, whoever initializes it, and leave."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_after_finalize_is_an_error(mpi: Mpi) -> None:
 
 
 def test_a_rank_that_does_not_come_is_a_timeout(mpi: Mpi, tmp_path: Path) -> None:
-    # In a file: MPICH 4's mpirun loses what an aborted job has just written.
+    # In a file, because MPICH 4's mpirun loses the last output of an aborted job.
     said = tmp_path / "said"
     script = """
 import sys
@@ -118,7 +118,7 @@ DIFFERENT = "from mpi4py import MPI; import horoscale.numpy as hvd; hvd.init()"
 def test_launcher_and_library_of_different_mpis(
     columns: dict[str, Mpi], launcher: str, library: str
 ) -> None:
-    """mpi4py has loaded a library that knows nothing of the launcher."""
+    """mpi4py has loaded a library that does not know the launcher."""
     other = columns[library]
     environment = other.environment()
     variables = {name: environment[name] for name in LIBRARY_VARIABLES if name in environment}
@@ -128,7 +128,7 @@ def test_launcher_and_library_of_different_mpis(
 
 
 def test_mpich_5_under_open_mpi_ends_by_itself(both: dict[str, Mpi]) -> None:
-    """It aborts the process in MPI_Init, which nobody can prevent, but says why."""
+    """It aborts the process in MPI_Init, which can't be prevented, but explains why."""
     ended = both["openmpi"].run(2, "-c", DIFFERENT, python=both["mpich"].python)
     assert ended.returncode != 0
     assert "unsupported PMI version PMIx" in ended.stderr, ended.stderr
@@ -156,7 +156,7 @@ def test_the_controller_can_be_chosen(mpi: Mpi) -> None:
 
 
 def test_ranks_of_several_hosts_use_mpi_or_tcp_and_get_the_same_bits(mpi: Mpi) -> None:
-    """Hosts are what HOROSCALE_HOSTNAME says; the sum is what shared memory gives."""
+    """HOROSCALE_HOSTNAME sets the hosts; the sum equals that of shared memory."""
     script = """
 import os, sys
 import numpy as np
@@ -186,7 +186,7 @@ sys.stdout.write(f"bits {{hash(total.tobytes())}}\\n")
 
 
 def test_the_store_listens_on_the_chosen_interface_alone(mpi: Mpi) -> None:
-    """Beside what MPI itself listens on, which it did before horoscale was started."""
+    """Not counting MPI's own listeners, which exist before horoscale starts."""
     script = """
 import os, sys
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""The examples of TensorFlow's binding under the mpirun of the wheels."""
+"""The examples of the TensorFlow binding under the wheels' mpirun."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_digits(both: dict[str, Mpi]) -> None:
 
 
 def test_partitioned_transformer(both: dict[str, Mpi]) -> None:
-    """Two ranks a set. The example fails by itself where the loss is not that of one process."""
+    """Two ranks per set. The example itself fails if the loss differs from that of one process."""
     script = str(EXAMPLES / "tensorflow_partitioned_transformer.py")
     ended = both["mpich"].run(6, script, "--check", "--epochs", "1", seconds=150)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,4 +1,4 @@
-"""torch.distributed's backend under mpirun."""
+"""The backend of torch.distributed under mpirun."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ PROGRAM = """
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
 def test_groups_and_ddp(family: str, both: dict[str, Mpi]) -> None:
-    """Also without an end of the program's own."""
+    """Even if the program doesn't end it."""
     end = "dist.destroy_process_group()" if family == "mpich" else "pass"
     both[family].run_script(3, PROGRAM.format(end=end), seconds=120)

@@ -1,4 +1,4 @@
-"""The transport over MPI keeps what every transport promises."""
+"""The transport over MPI fulfills the contract of all transports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Mpi
 
-# HOROSCALE_BUILD names another build than `make build` makes.
+# HOROSCALE_BUILD selects another build than that of `make build`.
 PROGRAM = Path(os.environ.get("HOROSCALE_BUILD", ROOT / "build" / "release"))
 PROGRAM = PROGRAM / "tests" / "cpp" / "mpi_transport_program"
 

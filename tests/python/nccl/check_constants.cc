@@ -1,4 +1,4 @@
-// Compiled against a real nccl.h: what cpp/backends/nccl/nccl_api.h says agrees with it.
+// Compares cpp/backends/nccl/nccl_api.h with the real nccl.h that this is compiled against.
 #include <nccl.h>
 
 #include <cstddef>
@@ -13,7 +13,7 @@ static_assert(nccl::kInt32 == ncclInt32 && nccl::kInt64 == ncclInt64);
 static_assert(nccl::kFloat16 == ncclFloat16 && nccl::kFloat32 == ncclFloat32);
 static_assert(nccl::kFloat64 == ncclFloat64);
 static_assert(nccl::kBfloat16 ==
-              9);  // ncclBfloat16, which the header shows to CUDA's compiler only
+              9);  // ncclBfloat16, which the header defines for CUDA's compiler only
 static_assert(nccl::kSum == ncclSum && nccl::kProd == ncclProd && nccl::kMax == ncclMax);
 static_assert(nccl::kMin == ncclMin && nccl::kAvg == ncclAvg);
 static_assert(nccl::kScalarInHostMemory == ncclScalarHostImmediate);
@@ -21,7 +21,7 @@ static_assert(nccl::kUndefined == NCCL_CONFIG_UNDEF_INT);
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(NCCL_VERSION_CODE >= nccl::kOldestVersion);
 
-// Later versions have more, at the end.
+// Later versions append fields.
 static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
 static_assert(offsetof(NcclConfig, magic) == offsetof(ncclConfig_t, magic));
 static_assert(offsetof(NcclConfig, version) == offsetof(ncclConfig_t, version));

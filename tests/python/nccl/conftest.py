@@ -1,7 +1,7 @@
-"""CUDA operations through the C ABI, without a GPU: numpy's memory poses as a device's.
+"""CUDA operations through the C ABI, without a GPU: numpy's memory stands in for a device's.
 
-A test double of NCCL and of NVIDIA's driver (tests/cpp/nccl_double) is compiled once, and opened by
-the ranks in their stead.
+A test double of NCCL and of NVIDIA's driver (tests/cpp/nccl_double) is compiled once, and the ranks
+open it instead of the real libraries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What one rank does; its arguments choose. Prints one line of JSON.
+"""One rank's actions, selected by its arguments. Prints one line of JSON.
 
-Numpy's arrays pose as CUDA tensors of the device with this rank's number.
+Numpy arrays stand in for CUDA tensors of the device with this rank's number.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def start(
 
 
 def values(buffer: DeviceBuffer) -> list[float]:
-    """Read memory of a device, which is the host's here."""
+    """Read memory of a device, which is host memory here."""
     floats = ctypes.cast(buffer.pointer, ctypes.POINTER(ctypes.c_float))
     return [floats[i] for i in range(buffer.nbytes // 4)]
 
 
 def collectives() -> dict[str, object]:
-    """One of each, and what the double and the counters say of them."""
+    """One of each operation, and the counters of the double and of the runtime."""
     said: dict[str, object] = {}
     data = np.full(1000, rank + 1, np.float32)
-    for _ in range(3):  # found in the cache from the second on
+    for _ in range(3):  # from the second call on found in the cache
         result = np.empty_like(data)
         handle = start(OpKind.ALLREDUCE, data, result, name="sum", reduce_op=ReduceOp.AVERAGE)
         handle.wait_on_stream(0)
@@ -76,7 +76,7 @@ def collectives() -> dict[str, object]:
     rows = np.full((rank + 1, 2), rank, np.float32)
     gather = start(OpKind.ALLGATHER, rows, None, name="rows")
     gather.wait_on_stream(0)
-    gather.wait()  # the host reads: it has to wait too
+    gather.wait()  # the host reads it, so it must wait, too
     said["rows"] = gather.output_rows(0, size)
     said["gathered"] = values(gather.device_output(0))
     exchange = start(
@@ -98,14 +98,14 @@ def made(values_of: object, dtype: DataType) -> np.ndarray:
 
 
 def read(array: np.ndarray, dtype: DataType) -> list[float]:
-    """The numbers of made()."""
+    """The numbers that made() was given."""
     if dtype is DataType.BFLOAT16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return [complex(x).real for x in array.ravel()]
 
 
 def one_type(dtype: DataType) -> dict[str, object]:
-    """Each operation on elements of one type, and how many of its buckets NCCL ran."""
+    """Each operation on elements of one type, and the number of its buckets that NCCL ran."""
     before = runtime.metrics()["process_sets"]["0"]["nccl_buckets"]
     name, said = dtype.name, dict[str, object]()
 
@@ -146,7 +146,7 @@ TYPES = [
 
 
 def types() -> dict[str, object]:
-    """Every type that has all operators."""
+    """Every type that supports all operators."""
     return {dtype.name: one_type(dtype) for dtype in TYPES}
 
 
@@ -184,21 +184,21 @@ def message(
     return runtime.start_message(room, is_send, False, data)
 
 
-SIZES = [0, 1, 4096, 4097, 1 << 20]  # elements: nothing, small messages, and offered ones
+SIZES = [0, 1, 4096, 4097, 1 << 20]  # elements: none, eager messages, and offered ones
 
 
 def messages() -> dict[str, object]:
-    """To the next rank and from the one before: in order, by tags, of any rank, and a mismatch."""
+    """To the next rank and from the previous one: in order, by tag, from any rank, a mismatch."""
     following, before = (rank + 1) % size, (rank - 1) % size
     said: dict[str, object] = {"sums": []}
     for count in SIZES:
         out, there = np.full(count, rank + 1, np.float32), np.zeros(count, np.float32)
         handles = [message(True, following, out), message(False, before, there)]
         handles[1].wait_on_stream(0)
-        handles[1].wait()  # the host reads: it has to wait too
+        handles[1].wait()  # the host reads it, so it must wait, too
         handles[0].wait_on_stream(0)
         said["sums"].append(float(there.sum()))
-    # The later tag first, into the host's memory; then both of the other in order.
+    # The later tag first, into host memory; then both of the other tag in order.
     outs = [np.full(10_000, 10 * rank + i, np.float32) for i in range(3)]
     sends = [message(True, following, out, tag) for out, tag in zip(outs, (5, 5, 6), strict=True)]
     ins = [np.zeros(10_000, np.float32) for _ in range(3)]
@@ -208,7 +208,7 @@ def messages() -> dict[str, object]:
     for handle in sends:
         handle.wait()
     said["tags"] = [float(data[-1]) for data in ins]
-    # Of any rank: who has sent is known before the device is done.
+    # From any rank: the sender is known before the device is done.
     handles = [message(True, peer, outs[0], 7) for peer in range(size) if peer != rank]
     sources = []
     for _ in range(size - 1):
@@ -246,7 +246,7 @@ def add_set_with_nccl() -> int:
 
 
 def crossing_messages() -> dict[str, object]:
-    """Two ranks send to each other while NCCL is busy: what its kernels have is what is said."""
+    """Two ranks send to each other while NCCL is busy; returns the calls in its kernels."""
     double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
     on_set = {"process_set": add_set_with_nccl()}
     peer = 1 - rank
@@ -258,11 +258,11 @@ def crossing_messages() -> dict[str, object]:
         return [line.split()[-1] for line in text.raw.decode().splitlines()]
 
     def meet() -> None:
-        """What each has sent by now the other has, and so has the one of the answer to it."""
+        """Afterwards each rank has the other's earlier frames, and the replies to its own."""
         for _ in range(3):
             runtime.enqueue(OpKind.BARRIER).wait()
 
-    for sender in range(2):  # the first message each way is always a launch by itself
+    for sender in range(2):  # the first message each way has its own launch
         message(rank == sender, peer, first, **on_set).wait()
     before = len(calls())
     double.double_keep_busy(rank, 1)
@@ -278,7 +278,7 @@ def crossing_messages() -> dict[str, object]:
 
 
 def nccl_messages() -> dict[str, object]:
-    """Rings in both directions on a set of its own, and its sums: NCCL carries all of it."""
+    """Rings in both directions on a set, and its sums: NCCL carries all of it."""
     double = ctypes.CDLL(os.environ["HOROSCALE_LIBNCCL"])
     double.double_set_exclusive(1)
     process_set = add_set_with_nccl()
@@ -307,12 +307,12 @@ def nccl_messages() -> dict[str, object]:
 
 
 def lose_sender() -> dict[str, object]:
-    """The last rank is killed: what it had sent comes, what is still awaited of it fails."""
+    """The last rank is killed: messages that it sent arrive, and pending receives from it fail."""
     data = np.full(1000, rank, np.float32)
     if rank == size - 1:
         for peer in range(size - 1):
             message(True, peer, data).wait()
-        for peer in range(size - 1):  # all have begun what fails
+        for peer in range(size - 1):  # all have started the operations that fail
             message(False, peer, data, 9).wait()
         os.kill(os.getpid(), signal.SIGKILL)
     received = np.zeros_like(data)
@@ -330,7 +330,7 @@ def lose_sender() -> dict[str, object]:
 
 
 def build() -> dict[str, object]:
-    """What was found."""
+    """The result of the build check."""
     return dict(build_info()["backends"]["nccl"])
 
 
@@ -345,7 +345,7 @@ PARTS = {
     "build": build,
 }
 said = PARTS[sys.argv[1]]()
-if "messages" in sys.argv[1]:  # what two ranks still exchange would fail when a third one leaves
+if "messages" in sys.argv[1]:  # pending exchanges of two ranks would fail when a third one leaves
     runtime.enqueue(OpKind.BARRIER, name="end").wait()
 print(json.dumps(said))
 sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The core's declarations of NCCL agree with a real nccl.h, where one is at hand."""
+"""The core's declarations of NCCL agree with a real nccl.h, if one is available."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPILER = os.environ.get("CXX") or "g++"
 
 
 def _header_folder() -> Path | None:
-    """Where nccl.h is: NCCL_INCLUDE, the wheel of this environment, the system's."""
+    """The folder of nccl.h: NCCL_INCLUDE, the wheel of this environment, the system's."""
     folders = [Path(os.environ["NCCL_INCLUDE"])] if "NCCL_INCLUDE" in os.environ else []
     try:
         wheel = importlib.util.find_spec("nvidia.nccl")
@@ -31,7 +31,7 @@ def test_constants(tmp_path: Path) -> None:
     folder = _header_folder()
     if folder is None:
         pytest.skip("no nccl.h: `make python-nccl` gets it, or set NCCL_INCLUDE")
-    # The header names those of CUDA, of which it needs two types.
+    # The header includes those of CUDA, of which it needs two types.
     (tmp_path / "cuda_runtime.h").write_text(
         "#include <stddef.h>\n"
         "typedef struct CUstream_st *cudaStream_t;\n"

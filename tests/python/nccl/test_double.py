@@ -1,4 +1,4 @@
-"""Ranks as processes, with the test double: results, fallback, faults, what --check-build says."""
+"""Ranks as processes, with the test double: results, fallback, faults, --check-build."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_collectives(size: int, variables: dict[str, str], tmp_path: Path) -> No
         assert "host memory" not in ranks.errors(0)
 
 
-# Of the seven buckets: NCCL has no 16-bit integers to add, and integers are not scaled by it.
+# Of the seven buckets: NCCL can't add 16-bit integers, nor scale integers.
 BUCKETS = {"FLOAT": 7, "BFLOAT": 7, "INT16": 1, "INT": 6, "UINT": 6}
 
 
@@ -48,7 +48,7 @@ def test_types(variables: dict[str, str], tmp_path: Path) -> None:
         for rank in range(size):
             ranks.wait(rank, SECONDS)
     for rank, of_types in enumerate(said):
-        first = 0 if rank == 0 else 1 + 2 * rank  # the lowest rank has a row more
+        first = 0 if rank == 0 else 1 + 2 * rank  # the lowest rank has one more row
         for name, one in of_types.items():
             assert one == {
                 "sum": [6, 6, 0],

@@ -1,6 +1,7 @@
-"""Operations of torch.distributed as of CUDA tensors, without a GPU: the CPU's pose as such.
+"""torch.distributed operations on simulated CUDA tensors, without a GPU.
 
-What one rank does; prints one line of JSON. They are on the device with this rank's number.
+One rank's actions; prints one line of JSON. CPU tensors stand in for tensors on the device with
+this rank's number.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ wait_on_stream = _core.Handle.wait_on_stream
 
 
 def wait_for_device(handle: _core.Handle, stream: int, timeout: float | None = None) -> None:
-    """Do what a stream that reads the tensor would: the host reads it here."""
+    """Do what a stream that reads the tensor would: here the host reads it."""
     waits.append(stream)
     wait_on_stream(handle, stream, timeout)
     handle.wait(timeout)
 
 
 def adopt(buffer: Any, device: object, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a copy of what the library has allocated on the device."""
+    """Return a copy of the tensor that the library has allocated on the device."""
     content = bytearray(ctypes.string_at(buffer.pointer, buffer.nbytes))
     return torch.frombuffer(content, dtype=dtype).view(shape)
 
 
 def device_of(_: object) -> _core.Device | None:
-    """Return the rank's device, and its default stream, as the driver calls it."""
+    """Return the rank's device, and the driver's handle of its default stream."""
     return _core.Device(dist.get_rank(), 0) if posing else None
 
 
@@ -59,7 +60,7 @@ def full(value: float, *shape: int) -> torch.Tensor:
 
 
 def expect(tensor: torch.Tensor, values: list[float]) -> None:
-    """Check that the tensor has as many equal parts, with these values."""
+    """Check that the tensor consists of equal parts with these values."""
     global operations
     operations += 1
     for part, value in zip(tensor.reshape(len(values), -1), values, strict=True):

@@ -1,6 +1,7 @@
-"""Messages of horoscale.torch as of CUDA tensors, without a GPU: those of the CPU pose as such.
+"""Messages of horoscale.torch with simulated CUDA tensors, without a GPU.
 
-What one rank does; prints one line of JSON. They are on the device with this rank's number.
+One rank's actions; prints one line of JSON. CPU tensors stand in for tensors on the device with
+this rank's number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ wait_on_stream = _core.Handle.wait_on_stream
 
 
 def wait_for_device(handle: _core.Handle, stream: int) -> None:
-    """Do what a stream that reads the tensor would: the host reads it here."""
+    """Do what a stream that reads the tensor would: here the host reads it."""
     waits.append(stream)
     wait_on_stream(handle, stream)
     handle.wait()
@@ -30,7 +31,7 @@ def wait_for_device(handle: _core.Handle, stream: int) -> None:
 
 # The default stream, as the driver calls it.
 messages.device_of = lambda _: _core.Device(rank, 0)  # type: ignore[assignment]
-messages.is_plain = lambda _: False  # as tensors of a device are not
+messages.is_plain = lambda _: False  # like device tensors
 handles.current_stream = lambda _: 0
 _core.Handle.wait_on_stream = wait_for_device  # type: ignore[method-assign]
 
@@ -40,7 +41,7 @@ def full(count: int, value: float) -> torch.Tensor:
 
 
 def blocking() -> None:
-    """Rank 0 begins; strided tensors, too."""
+    """Rank 0 begins; includes strided tensors."""
     data = full(10_000, rank)
     if rank == 0:
         assert hvd.send(data, following).shape == ()
@@ -53,7 +54,7 @@ def blocking() -> None:
 
 
 def started() -> None:
-    """Batches and handles, of any rank, and which raise."""
+    """Batches and handles, receives from any rank, and errors."""
     into = full(10_000, -1)
     sent, received, source = hvd.batch(
         [

@@ -1,9 +1,9 @@
 """These tests run on every rank of a job: horoscalerun -np 3 pytest tests/python/parallel.
 
-Every rank runs the same tests in the same order. Where pytest is started without a launcher, only
-test_on_ranks*.py are collected, which start the others on several numbers of ranks. A rank that
-fails a test leaves the others waiting in it: their waits end with the test's timeout, and as every
-test has names of its own, the next one begins cleanly.
+Every rank runs the same tests in the same order. Without a launcher, pytest collects only
+test_on_ranks*.py, which start the other tests on several numbers of ranks. A rank that fails a test
+leaves the others waiting in it until the test's timeout. The next test starts cleanly, because
+every test uses its own names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 import horoscale.common as hvd
 
-# Whoever started the ranks: our launcher, or an mpirun.
+# Started by our launcher, or by an mpirun.
 IN_JOB = any(f"{name}_SIZE" in os.environ for name in ("HOROSCALE", "OMPI_COMM_WORLD", "PMI"))
 STARTER = "test_on_ranks"
 
@@ -27,19 +27,19 @@ STARTER = "test_on_ranks"
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if collection_path.suffix != ".py":
         return None
-    # None leaves it to others, such as --ignore-glob.
+    # None defers to other rules, such as --ignore-glob.
     return True if collection_path.name.startswith(STARTER) == IN_JOB else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import what torch imports with its first optimizer, before the clock of a test runs."""
+    """Import what torch imports with its first optimizer, outside of any test's time limit."""
     if IN_JOB and session.items and "torch" in sys.modules:
         importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session", autouse=IN_JOB)
 def job() -> Iterator[None]:
-    """The job of all ranks, in which process sets may be added."""
+    """The job of all ranks; process sets may be added."""
     hvd.init(process_sets="dynamic")
     yield
     hvd.shutdown()
@@ -47,21 +47,21 @@ def job() -> Iterator[None]:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder of this rank's own; pytest's ranks would clean up each other's."""
+    """A folder for this rank; otherwise the ranks' pytests would remove each other's."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def need_ranks() -> None:
-    """For tests that say nothing on a single rank."""
+    """For tests that are pointless on a single rank."""
     if hvd.size() == 1:
         pytest.skip("needs several ranks")
 
 
 @pytest.fixture(params=["all", "some"])
 def process_set(request: pytest.FixtureRequest) -> Iterator[hvd.ProcessSet]:
-    """All ranks; a set without the first one, on which that has nothing to do."""
+    """All ranks; or a set without the first one, which does nothing then."""
     if request.param == "all":
         yield hvd.global_process_set
         return

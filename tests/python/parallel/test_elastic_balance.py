@@ -1,4 +1,4 @@
-"""Ranks with batches of different sizes: their gradients, and who gets how many samples."""
+"""Ranks with different batch sizes: their gradients, and the distribution of samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gradients_of(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def plan_of_unequal_ranks() -> hvd.elastic.DataPlan:
-    # The last step has fewer samples than the ranks: some have none.
+    # The last step has fewer samples than ranks, so some ranks have none.
     sizes = [2 + 5 * rank for rank in range(hvd.size())]
     return hvd.elastic.DataPlan(2 * sum(sizes) + 1, sizes, seed=7)
 

@@ -1,4 +1,4 @@
-"""Memory through which messages went is given back when none has come for a while."""
+"""Shared memory of messages is given back when it has been idle for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import horoscale.numpy as hvd
 
-BYTES = 4 << 20  # both ranks copy messages of up to as much
+BYTES = 4 << 20  # both ranks copy messages of up to this size
 GROWN_KIB, LEFT_KIB = 256, 128  # of the area's 1,024
 SECONDS = 40
 
@@ -34,7 +34,7 @@ def test_memory_of_idle_areas_is_given_back() -> None:
         hvd.batch(small)
     before = shared_kib()
     grown = 0
-    for _ in range(100):  # how much of a message its sender copies depends on who is quicker
+    for _ in range(100):  # how much its sender copies depends on timing
         hvd.batch(pair)
         grown = max(grown, shared_kib() - before)
     if hvd.allreduce(np.array([grown]), op=hvd.Min)[0] <= GROWN_KIB:

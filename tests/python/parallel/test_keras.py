@@ -15,10 +15,10 @@ from support.event_files import curves  # noqa: E402
 import horoscale.keras as hvd  # noqa: E402
 from horoscale.trackers import TensorBoard  # noqa: E402
 
-# Keras' own, with its PyTorch backend.
+# Keras's own, with its PyTorch backend.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-BATCH = 4  # of a rank
+BATCH = 4  # per rank
 BATCHES = 3
 EPOCHS = 2
 BACKEND = keras.backend.backend()
@@ -44,7 +44,7 @@ def make_model(seed: int = 1) -> Any:
 
 
 def data(ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """By batch, rank and row of the batch, of all ranks."""
+    """By batch, rank and row of the batch, for all ranks."""
     generator = np.random.default_rng(7)
     inputs = generator.normal(size=(BATCHES, ranks, BATCH, 5)).astype(np.float32)
     return inputs, np.stack([inputs.sum(-1), inputs[..., 0]], -1)
@@ -59,7 +59,7 @@ def fit(model: Any, optimizer: Any, one: int | None, eager: bool = False, **opti
     else:
         inputs, targets = inputs[:, one].reshape(-1, 5), targets[:, one].reshape(-1, 2)
         batch = BATCH
-    # Keras compares by object: the same optimizer is not compiled into two models.
+    # Keras compares by object, so the same optimizer can't be compiled into two models.
     model.compile(optimizer=optimizer, loss="mse", run_eagerly=eager, jit_compile="auto")
     options = {"epochs": EPOCHS} | options
     return model.fit(inputs, targets, batch_size=batch, shuffle=False, verbose=0, **options)
@@ -192,7 +192,7 @@ def test_passes_where_a_layer_is_frozen_later() -> None:
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="XLA compiles JAX's, and none of PyTorch's")
 def test_xla_does_not_compile_the_step(tmp_path: Path) -> None:
-    """Keras would have it do so wherever there is an accelerator."""
+    """Keras would compile it wherever there is an accelerator."""
     model = make_model()
     model.compile(optimizer=OPTIMIZERS["sgd"](), loss="mse", jit_compile=True)
     model.save(tmp_path / "model.keras")
@@ -290,7 +290,7 @@ def test_ranks_outside_of_the_set_train_on_their_own(need_ranks: None) -> None:
 
 @pytest.mark.parametrize("elements", [1 << 10, 1 << 20])
 def test_large_gradients(elements: int) -> None:
-    """Larger than what a backend hands over in place."""
+    """Larger than what a backend passes on in place."""
     model = keras.Sequential([keras.Input((elements // 64,)), keras.layers.Dense(64)])
     before = model.get_weights()[0]
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
@@ -388,7 +388,7 @@ def test_learning_rate_is_warmed_up() -> None:
 
 
 def test_a_log_has_the_learning_rate_once() -> None:
-    """Keras' own callbacks report it as well."""
+    """Keras's own callbacks see it as well."""
     history = fit(
         make_model(),
         hvd.DistributedOptimizer(OPTIMIZERS["sgd"]()),

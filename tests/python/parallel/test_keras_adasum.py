@@ -1,4 +1,4 @@
-"""op=Adasum in Keras' DistributedOptimizer, for Keras 3 and tf_keras: against one process."""
+"""op=Adasum in Keras's DistributedOptimizer, for Keras 3 and tf_keras, against one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("keras")
 import horoscale.keras as hvd
 from horoscale.common.which_keras import IS_LEGACY, backend, keras
 
-# Keras' own, with its PyTorch backend.
+# Keras's own, with its PyTorch backend.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 BATCH = 4
@@ -53,7 +53,7 @@ def train(model: Any, optimizer: Any, rank: int, steps: int = STEPS, eager: bool
 def reference(kind: str, ranks: int, steps: int = STEPS, constraint: Any = None) -> Any:
     """All ranks in one process: each trains its own model; the changes are combined in numpy."""
     models = [make_model(constraint) for _ in range(ranks)]
-    eager = backend() == "tensorflow"  # faster than to trace so many
+    eager = backend() == "tensorflow"  # faster than tracing so many
     for model in models:
         model.compile(optimizer=OPTIMIZERS[kind](), loss="mse", run_eagerly=eager)
     for step in range(steps):
@@ -97,7 +97,7 @@ def test_changes_are_combined(kind: str, eager: bool) -> None:
 @pytest.mark.skipif(backend() == "jax", reason="refused there")
 @KINDS
 def test_passes_of_a_step(kind: str) -> None:
-    """Two passes with the same gradients, of which the average is applied."""
+    """Two passes with the same gradients, whose average is applied."""
     model = make_model()
     optimizer = hvd.DistributedOptimizer(
         OPTIMIZERS[kind](),
@@ -128,7 +128,7 @@ def test_the_optimizers_accumulation() -> None:
 
 
 def test_embeddings_have_sparse_gradients() -> None:
-    """Of a rank's own row; without momentum, which sparse gradients leave to each backend."""
+    """Each rank uses its own row; without momentum, which backends handle differently if sparse."""
 
     def make() -> Any:
         keras.utils.set_random_seed(1)

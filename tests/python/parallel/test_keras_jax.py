@@ -1,4 +1,4 @@
-"""Keras' JAX backend on ranks: how a compiled step reaches the library."""
+"""Keras's JAX backend on ranks: how a compiled step calls the library."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_memory_of_arguments_is_left_alone() -> None:
 
 
 def test_steps_begin_in_the_order_of_the_program(need_ranks: None) -> None:
-    """What one rank has to compute first, and another not, changes nothing."""
+    """A different order of computations on one rank changes nothing."""
 
     def reduce(value: Any) -> Any:
         return xla.allreduce_groups([[value]], **OPTIONS)[0][0]

@@ -1,4 +1,4 @@
-"""tf_keras (Keras 2) on ranks, where TF_USE_LEGACY_KERAS=1 selects it: as test_keras.py."""
+"""tf_keras (Keras 2) on ranks with TF_USE_LEGACY_KERAS=1: like test_keras.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import horoscale.tensorflow.keras as hvd  # noqa: E402
 from horoscale import tensorflow as of_tensorflow  # noqa: E402
 from horoscale.trackers import Tracker  # noqa: E402
 
-BATCH = 4  # of a rank
+BATCH = 4  # per rank
 BATCHES = 3
 EPOCHS = 2
 
@@ -58,7 +58,7 @@ def make_model(seed: int = 1) -> Any:
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
-    """By batch, rank and row of the batch, of all ranks."""
+    """By batch, rank and row of the batch, for all ranks."""
     inputs = np.random.default_rng(7).normal(size=(BATCHES, hvd.size(), BATCH, 5))
     return inputs.astype(np.float32), np.stack([inputs.sum(-1), inputs[..., 0]], -1)
 
@@ -123,7 +123,7 @@ def test_passes_of_a_step(kind: str) -> None:
 @pytest.mark.parametrize("is_inside", [True, False], ids=["inside", "around"])
 @BOTH
 def test_loss_scaling(kind: str, is_inside: bool) -> None:
-    """A step is skipped where one rank's gradients are not finite: by all of them."""
+    """If the gradients of one rank are not finite, all ranks skip the step."""
     scaled = keras.mixed_precision.LossScaleOptimizer
     if is_inside:
         optimizer = hvd.DistributedOptimizer(scaled(OPTIMIZERS[kind]()))
@@ -141,7 +141,7 @@ def test_loss_scaling(kind: str, is_inside: bool) -> None:
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
 @pytest.mark.parametrize(
     ("kind", "ending"),
-    # The other format of tf_keras leaves the state of its legacy optimizers out.
+    # tf_keras's other format omits the state of its legacy optimizers.
     [("adam", "keras"), ("adam", "h5"), ("legacy-adam", "h5")],
 )
 def test_a_saved_model_goes_on_as_if_it_had_not_stopped(

@@ -1,4 +1,4 @@
-"""hvd.metrics(): which rank the others wait for, as the set's lowest rank counts it."""
+"""hvd.metrics(): late ranks, as counted by the set's lowest rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair() -> Iterator[hvd.ProcessSet]:
 
 
 def held_back(process_set: hvd.ProcessSet, name: str) -> None:
-    """An operation that the last rank calls once the first one's call has been taken up."""
+    """An operation that the last rank calls after the first one's call has been processed."""
     own, token = np.ones(1000), np.zeros(1)
     first, last = process_set.ranks
     if hvd.rank() == last:
@@ -44,7 +44,7 @@ def held_back(process_set: hvd.ProcessSet, name: str) -> None:
     deadline = time.monotonic() + SECONDS
     while not hvd.metrics()["progress"][str(process_set.process_set_id)]["pending"]:
         assert time.monotonic() < deadline
-    hvd.metrics()  # the turn in which it is reported has passed
+    hvd.metrics()  # its report has been sent by then
     hvd.send(token, last)
     hvd.synchronize(handle)
 
@@ -59,7 +59,7 @@ def test_a_rank_that_is_held_back_is_late(name: str) -> None:
             held_back(both, name)
             after = late_ranks(both)
             if hvd.rank() != 0:
-                assert after == {}  # it is not told
+                assert after == {}  # only rank 0 counts
                 continue
             was = before.pop(last, {"operations": 0, "seconds": 0.0})
             now = after.pop(last)

@@ -1,4 +1,4 @@
-"""Wrong arguments of sends and receives: they raise before anything is under way."""
+"""Invalid arguments of sends and receives: they raise before anything is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINDINGS = [horoscale.numpy] if torch is None else [horoscale.numpy, horoscale.t
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     horoscale.numpy.barrier()
 
@@ -124,7 +124,7 @@ def test_a_foreign_byte_order(tag: int) -> None:
 
 @pytest.mark.skipif(torch is None, reason="needs PyTorch")
 def test_a_tensor_whose_elements_share_memory(tag: int) -> None:
-    """It can't be written: the message would be lost."""
+    """It is read-only: the message would be lost."""
     hvd = horoscale.torch
     sent = hvd.send_async(torch.ones(3), hvd.rank(), tag)
     for call in (hvd.recv, hvd.recv_async):

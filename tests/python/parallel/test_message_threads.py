@@ -1,4 +1,4 @@
-"""Several threads of each rank send and receive at once, or gather what is uneven."""
+"""Several threads of each rank send and receive at once, or gather uneven inputs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SIZES = (0, 1, 300, 16_384, 16_385, 200_000)
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     hvd.barrier()
 
 
 def in_threads(work: Callable[[int], None], threads: int = THREADS) -> None:
-    """Do the work of each thread; raise the first failure."""
+    """Run each thread's work; raise the first failure."""
     failures: list[BaseException] = []
 
     def guarded(thread: int) -> None:
@@ -56,13 +56,13 @@ class Message:
     tag: int
     number: int
     size: int
-    how: str  # it is received
+    how: str  # the receiving call
 
     def content(self) -> np.ndarray:
         return np.random.default_rng(self.number).integers(0, 256, self.size, np.uint8)
 
     def thread_of(self, rank: int) -> int:
-        """Messages whose order counts are sent by one thread, and received by one."""
+        """One thread sends, and one receives, all messages whose order matters."""
         return (self.src + 3 * self.dst + 7 * self.tag + rank) % THREADS
 
     def receive(self) -> np.ndarray:
@@ -84,14 +84,14 @@ def drawn(seed: int, tag: int) -> list[Message]:
     for number in range(MESSAGES):
         src, dst = map(int, rng.integers(hvd.size(), size=2))
         how = str(rng.choice(["recv", "async", "view", "any"]))
-        # Of any rank only what no other rank sends there with this tag.
+        # A receive from any rank needs a tag that no other rank uses for this receiver.
         own = tag + (128 + number if how == "any" else int(rng.integers(3)))
         messages.append(Message(src, dst, own, number, int(rng.choice(SIZES)), how))
     return messages
 
 
 def shuffled(messages: list[Message], rng: np.random.Generator) -> list[Message]:
-    """In another order, but for those that have ranks and tag in common."""
+    """Shuffled, except for messages that have ranks and tag in common."""
     keys = [(one.src, one.dst, one.tag) for one in messages]
     queues = {key: [one for one in messages if (one.src, one.dst, one.tag) == key] for key in keys}
     return [queues[keys[i]].pop(0) for i in rng.permutation(len(keys))]
@@ -99,7 +99,7 @@ def shuffled(messages: list[Message], rng: np.random.Generator) -> list[Message]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_messages(seed: int, tag: int) -> None:
-    """Whatever the threads are doing meanwhile, each message comes in its turn, and whole."""
+    """Whatever the threads are doing meanwhile, messages arrive in order and complete."""
     messages, me = drawn(seed, tag), hvd.rank()
 
     def work(thread: int) -> None:
@@ -116,7 +116,7 @@ def test_random_messages(seed: int, tag: int) -> None:
 
 
 def test_uneven_rows_into_out(name: str) -> None:
-    """Each thread's operations have names of their own."""
+    """Each thread's operations have their own names."""
 
     def work(thread: int) -> None:
         for step in range(15):
@@ -149,7 +149,7 @@ def test_several_threads_wait_for_one_receive(tag: int) -> None:
 
 @pytest.mark.usefixtures("need_ranks")
 def test_no_memory_for_a_handle(name: str) -> None:
-    """A call that can't leave its operation to a handle returns when that is done."""
+    """A call that can't create a handle returns when its operation is done."""
     testing = pytest.importorskip("_testcapi")
     shape = (100_000,)  # too many for one hop
     own, result = np.ones(shape), np.zeros(shape)

@@ -1,4 +1,4 @@
-"""op=Adasum on arrays, against the formula in numpy, and what it promises."""
+"""op=Adasum on arrays, against the formula in numpy, and its guarantees."""
 
 from __future__ import annotations
 

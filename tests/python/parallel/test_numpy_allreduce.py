@@ -1,4 +1,4 @@
-"""allreduce on arrays: every operator, type and size against numpy, and what can go wrong."""
+"""allreduce on arrays: every operator, type and size against numpy, and errors."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_shapes(shape: tuple[int, ...], name: str) -> None:
 
 
 def layouts(array: np.ndarray) -> dict[str, np.ndarray]:
-    """The same values, laid out in ways that are not contiguous."""
+    """The same values in noncontiguous layouts."""
     wide = np.zeros((array.shape[0], 2 * array.shape[1]), array.dtype)
     wide[:, ::2] = array
     return {
@@ -269,7 +269,7 @@ def test_a_compressor_of_the_users_own_is_called(name: str) -> None:
 
 
 def differing_arguments() -> dict[str, tuple[np.ndarray, dict[str, object]]]:
-    """What rank 0 says, while the others reduce ten float32 by Sum."""
+    """Rank 0's error, while the others reduce ten float32 by Sum."""
     ten = np.ones(10, np.float32)
     return {
         "shape": (np.ones(11, np.float32), {}),
@@ -315,7 +315,7 @@ def test_duplicate_name(name: str) -> None:
         hvd.barrier()
         result = hvd.synchronize(first)
     else:
-        hvd.barrier()  # until then rank 0's first call is pending for sure
+        hvd.barrier()  # rank 0's first call is certainly pending until then
         result = hvd.allreduce(np.ones(3), op=hvd.Sum, name=name)
     np.testing.assert_array_equal(result, np.full(3, hvd.size()))
 

@@ -1,4 +1,4 @@
-"""init and shutdown again and again, static process sets, jobs of some of the ranks."""
+"""Repeated init and shutdown, static process sets, jobs of some of the ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import horoscale.numpy as hvd
 
 @pytest.fixture(autouse=True)
 def job_again() -> Iterator[None]:
-    """Leave the session's job before each test, and begin it anew afterwards."""
-    hvd.barrier()  # nobody is still in the test before
+    """Leave the session's job before each test, and join it again afterwards."""
+    hvd.barrier()  # all ranks have left the previous test
     hvd.shutdown()
     yield
     hvd.shutdown()
@@ -25,7 +25,7 @@ def job_again() -> Iterator[None]:
 
 
 def place() -> tuple[int, int]:
-    """Rank and size, as the launcher says outside of any job."""
+    """Rank and size outside of any job, as the launcher defines them."""
     (launcher,) = (
         name
         for name in ("HOROSCALE", "OMPI_COMM_WORLD", "PMI")
@@ -35,7 +35,7 @@ def place() -> tuple[int, int]:
 
 
 def leave_together() -> None:
-    """End a job that the others may still be using."""
+    """End a job, after all ranks have finished using it."""
     hvd.barrier()
     hvd.shutdown()
 
@@ -57,7 +57,7 @@ def test_shutdown_while_threads_wait() -> None:
         hvd.init()
         names = [f"of {hvd.rank()} alone {i}" for i in range(4)]
         handles = [hvd.allreduce_async(np.ones(3), name=name) for name in names]
-        hvd.barrier()  # nobody leaves before the others have begun
+        hvd.barrier()  # no rank leaves before all have started
         begun = threading.Barrier(5)
         ends: list[BaseException] = []
 
@@ -101,7 +101,7 @@ def test_static_process_sets() -> None:
 
 
 def test_each_rank_names_another_set_at_the_same_place() -> None:
-    """What MPI's Split gives: all sets that any rank named are registered, in one order."""
+    """As with MPI's Split: all sets that any rank passed are registered, in one order."""
     me, world = place()
     if world == 1:
         pytest.skip("needs several ranks")
@@ -147,7 +147,7 @@ def test_a_second_init_does_nothing() -> None:
 
 def test_job_of_some_ranks() -> None:
     me, world = place()
-    ranks = list(range(world))[::-1][: max(1, world - 1)]  # all but rank 0, numbered backwards
+    ranks = list(range(world))[::-1][: max(1, world - 1)]  # all but rank 0, in descending order
     if me in ranks:
         hvd.init(ranks)
         assert hvd.size() == len(ranks)

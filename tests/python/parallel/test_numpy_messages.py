@@ -1,4 +1,4 @@
-"""send and recv of arrays: every rank sends to the next one, and gets what was sent."""
+"""send and recv of arrays: every rank sends to the next one, and checks what it receives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (0, 1, 4097, 16_384, 16_385, 65_535, 65_536, 65_537, 5_000_000)
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     hvd.barrier()
 
@@ -103,7 +103,7 @@ def test_a_view_keeps_its_sender_waiting(tag: int) -> None:
         view = hvd.recv_view(100_000, np.float32, peer, tag)
         part = view.tensor[50_000:]
         for looked in (False, True):
-            hvd.send(np.zeros(1), peer, tag + 1)  # small: it doesn't wait
+            hvd.send(np.zeros(1), peer, tag + 1)  # small, so it doesn't wait
             hvd.recv(np.zeros(1), peer, tag + 1)
             assert looked or not hvd.poll(sent)
         if gone == "released":
@@ -169,7 +169,7 @@ def test_tags_are_received_in_any_order_and_messages_of_one_in_order(tag: int) -
 @pytest.mark.usefixtures("need_ranks")
 def test_of_any_rank(tag: int) -> None:
     for n in (1, 50_000):
-        tag += 1  # a rank may be ahead
+        tag += 1  # another rank may be ahead
         if hvd.rank() != 0:
             hvd.send(np.full(n, hvd.rank()), 0, tag)
             continue
@@ -258,7 +258,7 @@ def test_process_sets_do_not_meet(process_set: hvd.ProcessSet, tag: int) -> None
 
 @pytest.mark.usefixtures("need_ranks")
 def test_a_joined_rank_may_send(tag: int) -> None:
-    """The others still work with messages while one has joined."""
+    """The others can still exchange messages while one has joined."""
     data = np.arange(50_000)
     if hvd.rank() == 0:
         handle = hvd.send_async(data, 1, tag)
@@ -295,7 +295,7 @@ def test_wrong_arguments(tag: int) -> None:
 
 
 def test_an_interrupted_view_is_given_back(need_ranks: None) -> None:
-    """Its sender would wait for ever."""
+    """Its sender would wait forever."""
     message = hvd.empty_shared(300_000, dtype=np.uint8)
     if hvd.rank() == 1:
         with interrupted():

@@ -39,7 +39,7 @@ def test_allgather(dtype: str, n: int, name: str) -> None:
     inputs = [input_of(rank, dtype, n) for rank in range(hvd.size())]
     result = hvd.allgather(inputs[hvd.rank()], name=name)
     assert_same_bits(result, np.concatenate(inputs))
-    result[:] = 0  # the memory is the array's own
+    result[:] = 0  # the array owns its memory
 
 
 @pytest.mark.conformance
@@ -144,7 +144,7 @@ def test_broadcast_mismatch_of_roots(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "n"), matrix("alltoall"))
 def test_alltoall(dtype: str, n: int, name: str) -> None:
-    """Rank a sends n + a * 3 + b rows to rank b, and keeps two rows for itself."""
+    """Rank a sends n + a * 3 + b rows to rank b, plus two unsent rows."""
     size, me = hvd.size(), hvd.rank()
 
     def splits(rank: int) -> list[int]:
@@ -216,7 +216,7 @@ ROWS_OF_OUT = pytest.mark.parametrize("rows", [0, 1, 3, 1001, 100_003], ids=str)
 
 
 def into_sentinel(shape: tuple[int, ...], dtype: object) -> tuple[np.ndarray, np.ndarray]:
-    """An array for a result, and the one around it, whose first and last rows stay as they are."""
+    """An array for a result, and the surrounding one with unused first and last rows."""
     around = np.full((shape[0] + 2, *shape[1:]), 77, dtype)
     return around[1:-1], around
 
@@ -283,7 +283,7 @@ def test_out_with_other_rows_fails_on_this_rank_alone(rows: int, name: str) -> N
         else:
             assert operation(own[:count], name=f"{name}.{operation.__name__}", out=out) is out
         assert_sentinel(around)
-    assert hvd.allgather(own, name=name).shape == (total, 2)  # the set goes on
+    assert hvd.allgather(own, name=name).shape == (total, 2)  # the set still works
 
 
 @pytest.mark.parametrize("operation", ["allgather", "alltoall", "reducescatter"])
@@ -330,7 +330,7 @@ def test_alltoall_into_out(rows: int, name: str) -> None:
 
 
 def in_memory(form: str, data: np.ndarray) -> np.ndarray:
-    """The same values in memory that ranks share, in their own, or in either by rank."""
+    """The same values in shared memory, in private memory, or in either depending on the rank."""
     if form == "private" or (form == "mixed" and hvd.rank() % 2):
         return data.copy()
     shared = hvd.empty_shared(data.shape, dtype=data.dtype)

@@ -36,7 +36,7 @@ def test_allgather_object(name: str) -> None:
 def test_barrier_waits_for_the_last() -> None:
     entered = time.monotonic()
     if hvd.rank() == 0:
-        time.sleep(0.2)  # the others must not pass before it is over
+        time.sleep(0.2)  # the others must not continue before it is over
         entered = time.monotonic()
     hvd.barrier()
     left = time.monotonic()
@@ -54,7 +54,7 @@ def test_join_returns_the_same_rank_everywhere(name: str) -> None:
 @pytest.mark.usefixtures("need_ranks")
 @pytest.mark.parametrize("in_place", [False, True], ids=["new", "in_place"])
 def test_joined_ranks_are_absent(in_place: bool, name: str) -> None:
-    """Rank r has r + 1 batches: in step s the ranks from s on take part."""
+    """Rank r has r + 1 batches: step s has the ranks from s on."""
     allreduce = hvd.allreduce_ if in_place else hvd.allreduce
     for step in range(hvd.rank() + 1):
         there = range(step, hvd.size())
@@ -75,7 +75,7 @@ def test_joined_ranks_are_absent(in_place: bool, name: str) -> None:
 def test_what_a_joined_rank_makes_impossible(name: str) -> None:
     if hvd.rank() != 0:
         own = np.ones((hvd.size(), 1))
-        # Rank 0 may not have joined yet: an operation waits until it has or takes part.
+        # Rank 0 may not have joined yet: an operation waits until it has joined or participates.
         for call in (
             lambda: hvd.allgather(own, name=f"{name}.gather"),
             lambda: hvd.alltoall(own, name=f"{name}.all"),

@@ -37,7 +37,7 @@ def every_operation(process_set: hvd.ProcessSet, name: str) -> None:
     np.testing.assert_allclose(mean, np.full((4, 2), sum(ranks) / len(ranks)), rtol=1e-6)
     gathered = hvd.allgather(own[:1], **arguments)
     np.testing.assert_array_equal(gathered[:, 0], ranks)
-    for root in ranks:  # a global rank, also inside a set
+    for root in ranks:  # a global rank, even within a set
         np.testing.assert_array_equal(
             hvd.broadcast(own, root_rank=root, **arguments), np.full((4, 2), root)
         )
@@ -67,7 +67,7 @@ def test_ids_and_ranks(name: str) -> None:
 
 
 def test_freed_ids_are_used_again_oldest_first() -> None:
-    # Whatever was freed before is used up first.
+    # IDs that were freed before are used up first.
     sets = [hvd.add_process_set(ranks) for ranks in some_sets()]
     ids = [process_set.process_set_id for process_set in sets]
     for process_set in reversed(sets):
@@ -80,7 +80,7 @@ def test_freed_ids_are_used_again_oldest_first() -> None:
 
 
 def test_sets_run_side_by_side(name: str) -> None:
-    """A rank that is late in one set does not hold up another set."""
+    """A rank that is late in one set does not delay another set."""
     everyone = list(range(hvd.size()))
     with registered(everyone[1:]) as late, registered([0]) as alone:
         handle = None

@@ -26,7 +26,7 @@ MATRIX = [
 
 
 def own_rows(rows: int) -> slice:
-    """The rows of this rank: the lower ranks have one more where the number doesn't divide."""
+    """The rows of this rank: lower ranks have one more if the number isn't divisible."""
     parts = np.array_split(np.arange(rows), hvd.size())
     first = sum(len(part) for part in parts[: hvd.rank()])
     return slice(first, first + len(parts[hvd.rank()]))
@@ -80,7 +80,7 @@ def test_bitwise_operators_of_floats(name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("op", ["Average", "Sum", "Max", "BitwiseOr"])
 def test_splits(op: str, name: str) -> None:
-    """All rows for each rank in turn, none for some, and more for the higher ones."""
+    """All rows for each rank in turn; rows that increase with the rank, some with none."""
     size = hvd.size()
     given = [[40 * (rank == one) for rank in range(size)] for one in range(size)]
     for i, splits in enumerate([*given, [3 * rank for rank in range(size)], [0] * size]):
@@ -145,7 +145,7 @@ def test_into_out(rows: int, name: str) -> None:
     assert hvd.reducescatter(own, op=hvd.Sum, name=name, out=out) is out
     check_reduced(out, [one[part] for one in inputs], SUM)
     assert (around[[0, -1]] == 77).all()
-    # Where the own rows are already.
+    # In place of this rank's rows.
     handle = hvd.reducescatter_async(own, op=hvd.Sum, name=f"{name}.async", out=own[part])
     check_reduced(hvd.synchronize(handle), [one[part] for one in inputs], SUM)
     others = np.delete(np.arange(rows), np.arange(part.start, part.stop))
@@ -155,7 +155,7 @@ def test_into_out(rows: int, name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("op", ["Average", "Max", "BitwiseXor"])
 def test_splits_into_out(op: str, name: str) -> None:
-    """Small, and large enough to be read from where the ranks have it."""
+    """Small, and large enough to be read from the ranks' memory."""
     for i, most in enumerate([1, 90_001]):
         splits = [most * (rank + i) for rank in range(hvd.size())]
         inputs = all_values("int32", (sum(splits), 3), seed=i)

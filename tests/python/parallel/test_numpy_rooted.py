@@ -81,7 +81,7 @@ def test_reduce_in_place(n: int, name: str) -> None:
 
 @pytest.mark.parametrize("place", ["private", "shared", "shared at the root", "from shared"])
 def test_a_large_reduce_has_the_bits_of_allreduce(place: str, name: str) -> None:
-    """Whoever folds it, wherever it lies; only the memory of the root is written."""
+    """Whichever rank folds it, and wherever it is; only the root's memory is written."""
     own = all_values("float32", 300_001)[hvd.rank()]
     everywhere = hvd.allreduce(own, name=f"{name}.all")
     for root in {0, hvd.size() - 1}:
@@ -160,13 +160,13 @@ def test_scatter(dtype: str, n: int, name: str) -> None:
         own = inputs[root] if hvd.rank() == root else inputs[root][:0]
         result = hvd.scatter(own, root, name=name)
         assert_same_bits(result, np.array_split(inputs[root], hvd.size())[hvd.rank()])
-        result[:] = 0  # the memory is the array's own
+        result[:] = 0  # the array owns its memory
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("row_shape", [(), (5, 3), (0,)], ids=str)
 def test_scatter_with_splits(row_shape: tuple[int, ...], name: str) -> None:
-    """The root's splits count; rows beyond them stay."""
+    """The root's splits are used; rows beyond them are not sent."""
     for repetition in range(3):
         splits = [(rank * 7 + repetition) % 5 * 100 for rank in range(hvd.size())]
         whole = values("int32", (sum(splits) + repetition, *row_shape), 0)
@@ -236,7 +236,7 @@ def test_wrong_arguments(name: str) -> None:
     for op in (hvd.BitwiseAnd, hvd.BitwiseOr, hvd.BitwiseXor):
         with pytest.raises(NotImplementedError, match="of float64 is not defined"):
             hvd.reduce(np.ones(3), 0, op=op, name=name)
-    root = hvd.rank()  # each would send, which nobody gets to
+    root = hvd.rank()  # each rank is the root, and fails before it sends
     for splits in ([1] * (hvd.size() + 1), [-1] * hvd.size(), [4] * hvd.size()):
         with pytest.raises(ValueError, match="splits"):
             hvd.scatter(np.ones(3), root, splits=splits, name=name)
@@ -244,14 +244,14 @@ def test_wrong_arguments(name: str) -> None:
 
 @pytest.mark.usefixtures("need_ranks")
 def test_a_joined_rank_is_absent_from_a_reduction(name: str) -> None:
-    """Its sum has what the others gave; what needs the joined rank is an error."""
+    """Its sum contains the others' values; operations that need the joined rank fail."""
     last = hvd.size() - 1
     if hvd.rank() == last:
         hvd.join()
         return
     total = hvd.reduce(np.full(5, 1 + hvd.rank()), 0, op=hvd.Sum, name=name)
     if hvd.rank() == 0:
-        # The last rank takes part in nothing here, whether it has joined by now or later.
+        # The last rank contributes nothing here, whether it joins before or after this.
         np.testing.assert_array_equal(total, np.full(5, last * (last + 1) // 2))
     for operation in (hvd.gather, hvd.scatter):
         with pytest.raises(hvd.HorovodInternalError, match=f"rank {last}, which called join"):

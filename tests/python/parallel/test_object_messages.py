@@ -1,4 +1,4 @@
-"""send_object and recv_object: what is interrupted, and what several threads send."""
+"""send_object and recv_object: interrupts, and several sending threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 50
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     hvd.barrier()
 
@@ -27,7 +27,7 @@ def tag(name: str) -> Iterator[int]:
 @pytest.mark.usefixtures("need_ranks")
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_what_an_interrupted_receive_has_asked_for(size: int, tag: int) -> None:
-    """It comes with the next call."""
+    """It arrives with the next call."""
     if hvd.rank() == 1:
         with interrupted():
             hvd.recv_object(0, tag)
@@ -53,7 +53,7 @@ def test_an_interrupted_send_goes_on(tag: int) -> None:
 
 
 class InterruptedSends:
-    """What a runtime begins, until a Ctrl-C comes before the second send."""
+    """A runtime's operations, until a Ctrl-C before the second send."""
 
     def __init__(self, in_flight: Any) -> None:
         self._in_flight = in_flight
@@ -84,7 +84,7 @@ def test_a_send_that_is_interrupted_halfway(tag: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("need_ranks")
 def test_threads_send_and_receive_with_one_tag(tag: int) -> None:
-    """Each object arrives once, whole, at one of the threads."""
+    """Each object arrives exactly once and complete, at one of the threads."""
     threads, each = 3, 20
     received: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Starts these tests on ranks, all on 2 and 3, else a subset. Some have starters of their own."""
+"""Starts these tests on 2 and 3 ranks, and a subset on others. Some have their own starters."""
 
 from __future__ import annotations
 

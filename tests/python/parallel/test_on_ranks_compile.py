@@ -1,4 +1,4 @@
-"""Starts the tests of torch.compile, which takes its time, on two numbers of ranks only."""
+"""Starts the tests of torch.compile, which are slow, on only two numbers of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts Keras' tests on several numbers of ranks, on the backends that are installed."""
+"""Starts the Keras tests on several numbers of ranks, on the installed backends."""
 
 from __future__ import annotations
 

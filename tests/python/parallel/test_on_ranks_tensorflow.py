@@ -1,4 +1,4 @@
-"""Starts the tests of TensorFlow's binding on several numbers of ranks, where it is installed."""
+"""Starts the tests of the TensorFlow binding on several numbers of ranks, if it is installed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SECONDS = 400
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize(("ranks", "threads"), [(1, 0), (2, 0), (3, 1)])
 def test_on_ranks(ranks: int, threads: int) -> None:
-    """With one thread for a graph's operations a collective that occupied it would hang.
+    """If a collective blocked a graph's only thread, this would hang.
 
-    Training, which is slow to trace, on even numbers of ranks alone.
+    Training tests, which are slow to trace, run on even numbers of ranks only.
     """
     files = [file for file in FILES if ranks % 2 == 0 or "training" not in file.name]
     pytest_command = [

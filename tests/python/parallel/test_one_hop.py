@@ -1,4 +1,4 @@
-"""Small blocking calls, which take one hop once they are known."""
+"""Small blocking calls, which take one hop once they are cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.reference import DTYPES, OPS, check_reduced, defined, values
 import horoscale.numpy as hvd
 
 CALLS = 6
-# The first call is planned, which makes it known.
+# The first call is planned, and cached.
 KNOWN = CALLS - 1
 
 
@@ -40,7 +40,7 @@ def test_takes_one_hop() -> None:
         result = hvd.allreduce(np.full(11, float(hvd.rank() + call), np.float32), op=hvd.Sum)
         expected = sum(range(hvd.size())) + call * hvd.size()
         assert (result == expected).all()
-    # MPI's own collectives are used where there are some.
+    # MPI's own collectives are used where possible.
     if hvd.metrics()["process_sets"]["0"]["mpi_buckets"] == 0:
         assert one_hop() - before >= KNOWN
 
@@ -75,7 +75,7 @@ def test_barriers() -> None:
 
 
 def test_scaled_and_averaged_as_otherwise() -> None:
-    """The same bits as the planned operation, which nobody knows yet."""
+    """The same bits as the planned operation, which is not cached yet."""
     own = np.random.default_rng(hvd.rank()).standard_normal(100).astype(np.float32)
     options: dict[str, Any] = {"op": hvd.Average, "prescale_factor": 0.3, "postscale_factor": 1.7}
     planned = hvd.allreduce(own, name="one_hop.planned", **options)
@@ -84,7 +84,7 @@ def test_scaled_and_averaged_as_otherwise() -> None:
 
 
 def test_some_ranks_do_not_wait() -> None:
-    """Ranks that report what others post: it is planned, whoever comes first."""
+    """Ranks report operations that others post: they are planned, whoever is first."""
     for call in range(40):
         own = np.full(5, float(hvd.rank()), np.float32)
         if (call + hvd.rank()) % 3 == 0:

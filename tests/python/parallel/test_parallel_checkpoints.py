@@ -1,4 +1,4 @@
-"""Checkpoints of divided models: what is in them, what may be loaded, and what is refused."""
+"""Checkpoints of divided models: their content, what can be loaded, and what is rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from horoscale.torch.parallel.checkpoint.metadata import read_metadata
 
 pytestmark = [
     *MARKS,
-    # torch's own functions say that they work without a process group.
+    # torch's functions warn that there is no process group.
     pytest.mark.filterwarnings("ignore:torch.distributed is"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
 ]
@@ -45,13 +45,13 @@ pytestmark = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that all ranks share: the first one's, which goes when all are done."""
+    """A folder that all ranks share, created by the first one and removed at the end."""
     yield Path(hvd.broadcast_object(str(tmp_path))) / "checkpoints"
     hvd.barrier()
 
 
 class Whole(nn.Module):
-    """Two layers and a buffer, with a parameter that has two names."""
+    """Two layers and a buffer; one parameter has two names."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def divided(axis: par.Axis) -> Whole:
 
 
 def stepped(model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer of the model that has made a step with gradients that all meshes agree on."""
+    """An optimizer after one step with gradients that are equal on all meshes."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.125)
     for parameter in model.parameters():
         parameter.grad = parameter.detach().clone()
@@ -93,7 +93,7 @@ def damage(path: Path, length: int | None) -> None:
     hvd.barrier()
 
 
-# ---------------------------------------------------------------- what is written
+# ---------------------------------------------------------------- writing
 
 
 def test_each_element_is_written_once_and_by_all_ranks(folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_each_element_is_written_once_and_by_all_ranks(folder: Path) -> None:
         model = nn.Linear(512, 512)
         path = par.save(folder, model, mesh=made).wait()
         sizes = [one.stat().st_size for one in path.glob("*.distcp")]
-        # A matrix of 2 MiB is not cut, and one of 32 is.
+        # A matrix of 2 MiB is not split, and one of 32 MiB is.
         assert len(sizes) <= 2
         large = nn.Linear(2048, 2048)
         path = par.save(folder, large, mesh=made).wait()
@@ -252,7 +252,7 @@ def test_random_numbers_go_on(folder: Path) -> None:
 
 def test_random_numbers_are_those_of_the_first_rank_of_tp(folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
-        # Which has more to write than the others.
+        # The first rank has more to write than the others.
         model = nn.Linear(8, 8)
         model.register_buffer("large", torch.zeros(1 << 16))
         torch.manual_seed(hvd.rank())
@@ -360,7 +360,7 @@ def test_we_load_the_state_dict_of_a_model_alone(folder: Path) -> None:
 
 
 def test_names_of_models_that_checkpoints_have_too(folder: Path) -> None:
-    """As those of transformers: "model.layers.0.weight" beside "lm_head.weight"."""
+    """Like those of transformers: "model.layers.0.weight" next to "lm_head.weight"."""
 
     def made_anew() -> nn.ModuleDict:
         names = ("model", "extractor", "optimizer", "lm_head")
@@ -382,7 +382,7 @@ def test_names_of_models_that_checkpoints_have_too(folder: Path) -> None:
         assert same_as(other, whole)
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- rejected checkpoints
 
 
 def test_files_that_are_missing_or_truncated(folder: Path) -> None:
@@ -403,7 +403,7 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
         load(r"__\d_0.distcp is truncated: it has \d+ bytes, and .* need \d+")
         damage(file, None)
         load(r"__\d_0.distcp is missing")
-        # Also on ranks that do not need that file.
+        # Including ranks that do not need that file.
         assert all((one == 7).all() for one in model.state_dict().values())
         damage(path / METADATA, 100)
         load(r"\.metadata is damaged")
@@ -413,7 +413,7 @@ def test_files_that_are_missing_or_truncated(folder: Path) -> None:
             par.load(folder / "elsewhere", model, mesh=made)
 
 
-@pytest.mark.parametrize("byte", [b"\0", b"."])  # of pickle: no operation, and the last one
+@pytest.mark.parametrize("byte", [b"\0", b"."])  # of pickle: an invalid operation, and the last one
 def test_a_file_with_other_bytes(byte: bytes, folder: Path) -> None:
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
@@ -425,14 +425,14 @@ def test_a_file_with_other_bytes(byte: bytes, folder: Path) -> None:
         with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged: .* checksum is"):
             par.load(folder, model, mesh=made)
         hvd.barrier()
-        damage(path / checksums.FILE, None)  # as in what others have written
+        damage(path / checksums.FILE, None)  # as in checkpoints from other programs
         hvd.barrier()
         with pytest.raises(par.CheckpointError, match=r"__\d_0.distcp is damaged; it has model\."):
             par.load(folder, model, mesh=made)
 
 
 def test_one_bit_of_a_tensor_that_is_wrong(folder: Path) -> None:
-    """Numbers that load as well as any: the error names the file and the tensor."""
+    """Valid but wrong numbers: the error names the file and the tensor."""
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         name, parameter = next(iter(model.named_parameters()))
@@ -444,7 +444,7 @@ def test_one_bit_of_a_tensor_that_is_wrong(folder: Path) -> None:
             file = path / info.relative_path
             content = bytearray(file.read_bytes())
             at = content.find(parameter.detach().numpy().tobytes()[:16], info.offset)
-            # The first rank's part may be another rank's: then any byte in the middle.
+            # The first rank's part may belong to another rank: then any byte in the middle.
             content[at if at >= 0 else info.offset + info.length // 2] ^= 1
             file.write_bytes(content)
         hvd.barrier()
@@ -459,7 +459,7 @@ def test_one_bit_of_a_tensor_that_is_wrong(folder: Path) -> None:
 
 
 def test_a_tensor_that_is_not_all_there(folder: Path) -> None:
-    """The metadata of others, or what was changed by hand, may lack a part of a tensor."""
+    """The metadata of other programs, or after manual changes, may lack a part of a tensor."""
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         path = par.save(folder, model, mesh=made).wait()
@@ -486,7 +486,7 @@ class Evil:
         return (os.mkdir, (os.environ["EVIL"],))
 
 
-# Sets an attribute of a class that metadata may name.
+# Sets an attribute of a class that metadata may use.
 ANOTHER_PATH = b"cpathlib\nPosixPath\n(N(S'hidden'\nI1\ndtb."
 
 
@@ -566,7 +566,7 @@ def test_lists_in_the_state_are_of_one_parameter_each(folder: Path) -> None:
 
 
 def test_names_of_parameters_are_the_optimizers_own(folder: Path) -> None:
-    """torch 2.6 and newer keep them in groups, where a pipeline's stage has its own."""
+    """torch 2.6 and newer store them in groups, and each pipeline stage has its own."""
     with mesh(tp=hvd.size()) as made:
         model = divided(made.tp)
         optimizer = stepped(model)
@@ -590,7 +590,7 @@ def test_a_state_whose_division_is_unknown(folder: Path) -> None:
 
 
 class OwnTensor(torch.Tensor):
-    """What torch.load(weights_only=True) does not know."""
+    """A type that torch.load(weights_only=True) rejects."""
 
 
 def test_what_can_not_be_loaded_is_not_saved(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of models whose training state is divided by its elements, from and to others."""
+"""Checkpoints with training state divided by element, from and to other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGES = (1, 2, 3)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that all ranks share: the first one's, which goes when all are done."""
+    """A folder that all ranks share, created by the first one and removed at the end."""
     yield Path(hvd.broadcast_object(str(tmp_path))) / "checkpoints"
     hvd.barrier()
 
@@ -53,7 +53,7 @@ class WithZero(OnMesh):
 
 
 def finished(training: OnMesh, end: OneProcess, losses: list[float]) -> None:
-    """Train two steps more, as one process did."""
+    """Train two more steps, as one process did."""
     for number, expected in zip((2, 3), losses, strict=True):
         torch.testing.assert_close(training.step(number), expected, **EXACT)
     whole = end.model.state_dict()
@@ -102,7 +102,7 @@ def test_each_rank_writes_what_it_owns(folder: Path) -> None:
 
 
 def test_masters_of_smaller_weights(folder: Path) -> None:
-    """What is in the checkpoint are the master weights, as exact as they are."""
+    """The checkpoint contains the master weights at full precision."""
     with mesh(dp=hvd.size()) as made:
         model = nn.Linear(16, 16)
         par.shard(model, made.dp, 2, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Programs that were written for other libraries' names of the same layers."""
+"""Programs that use other libraries' names of the same layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_layer_with_mambas_names() -> None:
     )
 
     group, size, rank = hvd.global_process_set, hvd.size(), hvd.rank()
-    with mesh():  # for numbers of double precision that are alike
+    with mesh():  # for comparing numbers in double precision
         embeddings = ParallelEmbeddings(8, 11, 6, group)
         up, down = (
             ColumnParallelLinear(8, 10, group, multiple_of=2),

@@ -1,4 +1,4 @@
-"""Attention over a sequence that ranks divide is that of one process."""
+"""Attention over a divided sequence equals that of one process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KINDS = {"ring": par.ring_attention, "ulysses": par.ulysses_attention}
 
 @pytest.fixture(autouse=True)
 def together() -> Iterator[None]:
-    """No rank leaves a test, or the job, while others still exchange messages."""
+    """Wait at the end, so that no rank leaves while others still exchange messages."""
     yield
     hvd.barrier()
 
 
 def axis_of(process_set: hvd.ProcessSet) -> par.Axis | None:
-    """The ranks of a set, where this one belongs to it."""
+    """The ranks of a set, if this one is a member."""
     return par.Axis.of(process_set, "cp") if process_set.included() else None
 
 
@@ -36,7 +36,7 @@ def tensors(seed: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.floa
 def whole_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """By definition, on one process."""
+    """By definition, in one process."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * (q.shape[3] ** -0.5 if scale is None else scale)
     if causal:
@@ -102,7 +102,7 @@ def test_shards_of_any_length_without_a_mask(kind: str) -> None:
     q, k, v = tensors(1, *((2, heads, sum(n), 8) for n in (others, lengths, lengths)))
     own = [x.split(n, 2)[axis.rank] for x, n in ((q, others), (k, lengths), (v, lengths))]
     result = KINDS[kind](*own, axis)
-    if axis.size == 1:  # of no keys
+    if axis.size == 1:  # no keys
         assert not result.any()
         return
     expected = whole_attention(q, k, v, causal=False, scale=None).split(others, 2)[axis.rank]
@@ -200,7 +200,7 @@ def test_ranks_that_contradict_each_other_are_told() -> None:
             hvd.MismatchError, match=r"hold \[4, .*shard_sequence\(\) divides it so"
         ):
             kind(short, short, short, axis, causal=True, layout="zigzag")
-        assert torch.allclose(kind(x, x, x, axis), x)  # and they go on
+        assert torch.allclose(kind(x, x, x, axis), x)  # and they continue
 
 
 def test_wrong_arguments() -> None:

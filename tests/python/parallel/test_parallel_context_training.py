@@ -1,4 +1,4 @@
-"""Transformers whose sequences are divided, beside layers and data, train as one process does."""
+"""Transformers with divided sequences, layers and data train as one process does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attend_over(model: DividedGPT, kind: str, made: par.Mesh, layout: Layout) ->
 def loss_of_part(
     model: nn.Module, batch: torch.Tensor, made: par.Mesh, layout: Layout
 ) -> torch.Tensor:
-    """The loss of this rank's tokens, so that the average over all ranks is that of all tokens."""
+    """The loss of this rank's tokens, such that the average over ranks is that of all tokens."""
     words, target = (
         par.shard_sequence(x, made.cp, 1, layout) for x in (batch[:, :-1], batch[:, 1:])
     )

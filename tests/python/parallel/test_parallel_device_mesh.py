@@ -1,4 +1,4 @@
-"""Meshes and torch.distributed's DeviceMesh, each made from the other."""
+"""Conversions between meshes and torch.distributed's DeviceMesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers divided among ranks, beside one process."""
+"""Linear layers divided among ranks, compared with one process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_two_layers_train_as_one_process(
 
 
 def test_random_shapes() -> None:
-    """One layer after the other of random sizes, in both kinds of sequences."""
+    """Random layer sizes one after the other, with both divisions of the sequence."""
     with mesh(tp=hvd.size()) as made:
         for seed in range(12):
             torch.manual_seed(seed)
@@ -112,7 +112,7 @@ def test_only_the_ranks_own_rows_are_kept(need_ranks: None) -> None:
         kept = []
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
             layer(torch.randn(16, 8, requires_grad=True))
-        assert sorted(one.shape[0] for one in kept) == [4, 16]  # the weight and the own rows
+        assert sorted(one.shape[0] for one in kept) == [4, 16]  # the weight and this rank's rows
 
 
 def test_frozen_weights_and_inputs_without_gradients() -> None:
@@ -127,7 +127,7 @@ def test_frozen_weights_and_inputs_without_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_autocast_leaves_float64(dtype: torch.dtype) -> None:
-    """As it does in one process."""
+    """As in one process."""
     with mesh(tp=hvd.size()) as made, torch.autocast("cpu", torch.bfloat16):
         single = nn.Linear(4, 6, dtype=dtype)
         divided = par.ColumnParallelLinear(4, 6, made.tp, gather_output=True, dtype=dtype)

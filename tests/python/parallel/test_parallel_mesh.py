@@ -1,4 +1,4 @@
-"""Meshes on ranks: their axes are process sets that work."""
+"""Meshes on ranks: their axes are working process sets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def total(axis: par.Axis) -> int:
 def test_every_axis_and_product_sums_over_its_ranks(
     dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in a job that does not allow sets to be added by all ranks."""
+    """Even in a job that does not allow sets to be added by all ranks."""
     monkeypatch.setattr(module, "are_dynamic", lambda: dynamic)
     before = set(hvd.get_process_set_ids_and_ranks())
     for extents in meshes():

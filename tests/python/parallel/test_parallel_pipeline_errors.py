@@ -1,4 +1,4 @@
-"""Pipelines that fail: every rank learns what was wrong, and where."""
+"""Pipelines that fail: every rank's error names the cause and the rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pipeline(axis: par.Axis, stages: list[nn.Module] | None = None, **options: A
 
 
 class Narrow(nn.Module):
-    """Refuses what has more than so many rows."""
+    """Rejects inputs with more than this many rows."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class NoGradient(nn.Module):
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_a_backward_pass_that_fails(schedule: str, axis: par.Axis) -> None:
-    """A rank that has done its part by then hears of it in its next step."""
+    """A rank that has already done its part sees the error in its next step."""
     stages = [nn.Linear(4, 4) for _ in range(axis.size)]
     stages[0] = NoGradient()
     pipe = pipeline(axis, stages, schedule=schedule)
@@ -120,10 +120,10 @@ class Two(nn.Module):
 
 @pytest.mark.usefixtures("need_ranks")
 def test_shared_memory_that_runs_out(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was wrong comes instead of the tensors, also where others came before."""
+    """The error arrives instead of the tensors, even if others arrived before."""
     pipe = pipeline(axis, [Two() for _ in range(axis.size)], loss=lambda out, y: mse(out[0], y))
     x = torch.ones(6, 4)
-    for _ in range(3):  # then the next ranks ask for frames of the size that these have
+    for _ in range(3):  # afterwards the next ranks request frames of this size
         pipe.step(x, x)
 
     def empty_shared(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -137,7 +137,7 @@ def test_shared_memory_that_runs_out(axis: par.Axis, monkeypatch: pytest.MonkeyP
 
 
 class Read:
-    """A send that is over."""
+    """A completed send."""
 
     def done(self) -> bool:
         return True
@@ -188,7 +188,7 @@ def test_batches_that_are_wrong(axis: par.Axis) -> None:
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_a_step_without_gradients(off: Any, axis: par.Axis) -> None:
-    """Also where one rank alone has them off."""
+    """Even if only one rank has disabled them."""
     x = torch.ones(6, 4)
     pipe = pipeline(axis)
     with off(), pytest.raises((RuntimeError, par.PipelineError), match=r"step\(\) trains, but"):
@@ -200,7 +200,7 @@ def test_a_step_without_gradients(off: Any, axis: par.Axis) -> None:
 
 
 def test_tied_values_that_can_not_be_set(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks that have none of the parameter are told as well."""
+    """Ranks without the parameter get the error as well."""
     pipe = pipeline(axis, tied=[[(0, "weight"), (0, "weight")]])
 
     def fail(_: TiedParameter) -> None:
@@ -225,7 +225,7 @@ def ends_tied(axis: par.Axis, **options: Any) -> par.Pipeline:
 def test_a_rank_that_fails_before_it_sends_a_tied_value(
     method: str, where: int, axis: par.Axis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rank that waits for it is told, and by it all that wait for that one."""
+    """The rank that waits for it gets the error, and passes it on to ranks that wait for it."""
     failing = where % axis.size
     pipe = ends_tied(axis)
 
@@ -236,7 +236,7 @@ def test_a_rank_that_fails_before_it_sends_a_tied_value(
         monkeypatch.setattr(TiedParameter, method, fail)
     x = torch.ones(6, 4)
 
-    def two_steps() -> None:  # ranks without a copy have done their part of the first one
+    def two_steps() -> None:  # ranks without a copy have already done their part of the first one
         pipe.step(x, x)
         pipe.step(x, x)
 
@@ -252,7 +252,7 @@ def test_a_rank_that_fails_before_it_sends_a_tied_value(
 def test_a_stage_that_fails_while_another_waits_for_a_tied_gradient(
     schedule: str, axis: par.Axis
 ) -> None:
-    """The last stage is done with its microbatches when the first one fails."""
+    """The last stage has finished its microbatches when the first one fails."""
     stages = [nn.Linear(4, 4) for _ in range(axis.size)]
     failed = "no gradient for the last microbatch"
 
@@ -273,7 +273,7 @@ def test_a_stage_that_fails_while_another_waits_for_a_tied_gradient(
         pipe.step(x, x)
 
     expected = rf"^rank 0: stage 0 failed at microbatch 2, backward: ArithmeticError: {failed}$"
-    first = axis.rank in (0, axis.size - 1)  # that have copies
+    first = axis.rank in (0, axis.size - 1)  # have copies
     with pytest.raises(par.PipelineError, match=expected):
         pipe.step(x, x) if first else two_steps()
 
@@ -282,7 +282,7 @@ def test_a_stage_that_fails_while_another_waits_for_a_tied_gradient(
 def test_tied_copies_of_which_one_is_frozen(axis: par.Axis) -> None:
     pipe = ends_tied(axis)
     if axis.rank == 0:
-        pipe.stages[0].weight.requires_grad_(False)  # after the pipeline was made
+        pipe.stages[0].weight.requires_grad_(False)  # after the pipeline was created
     names = rf"\[\(0, 'weight'\), \({axis.size - 1}, 'weight'\)\]"
     expected = rf"rank 0: frozen tied {names}=True; .*rank {axis.size - 1}: .*=False"
     with pytest.raises(hvd.MismatchError, match=expected):

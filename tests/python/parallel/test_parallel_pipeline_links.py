@@ -1,4 +1,4 @@
-"""What goes over the links of a pipeline, and what ranks hold meanwhile: counted."""
+"""Counts the messages on a pipeline's links, and what ranks hold meanwhile."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def stages(number: int) -> list[nn.Module]:
 
 
 def received() -> int:
-    """How many messages have come. A send is counted later, when its receiver has let go of it."""
+    """The number of received messages. Sends are counted later, when the receiver releases them."""
     return int(hvd.metrics()["process_sets"]["0"]["messages_received"])
 
 
 def negotiated() -> list[int]:
-    """How many operations were reported to a coordinator, or executed by its plan."""
+    """The numbers of operations reported to a coordinator, and executed by its plan."""
     counters = hvd.metrics()["process_sets"]["0"]
     return [counters[name] for name in ("cache_hits", "cache_misses", "buckets", "one_hop")]
 
 
 def test_one_message_for_each_hand_over(axis: par.Axis) -> None:
-    """From the third step of a shape on, also where the last microbatch has another one."""
+    """From the third step with a shape on, even if the last microbatch has another shape."""
     microbatches = 3
     pipe = par.Pipeline(stages(axis.size), axis, loss=mse, microbatches=microbatches)
     x = torch.ones(3 * microbatches - 1, FEATURES)
@@ -66,13 +66,13 @@ def test_one_message_for_each_hand_over(axis: par.Axis) -> None:
         plans.append(negotiated())
     least = microbatches * ((not pipe.is_last) + (not pipe.is_first))
     least += 0 if pipe.is_last else 1  # the loss
-    # Where a shape is new a message tells of it.
+    # A new shape is announced in a message.
     assert of_each_step == [2 * least, 2 * least, least, least]
-    assert plans == 4 * plans[:1]  # the first step agrees, and from then on there is no plan
+    assert plans == 4 * plans[:1]  # only the first step negotiates
 
 
 def test_slots_of_an_evaluation_serve_a_step(axis: par.Axis) -> None:
-    """Memory that was taken in inference mode can be written outside of it."""
+    """Memory allocated in inference mode can be written outside of it."""
     pipe = par.Pipeline(stages(axis.size), axis, loss=mse, microbatches=2)
     x = torch.ones(4, FEATURES)
     with torch.inference_mode():
@@ -84,7 +84,7 @@ def test_slots_of_an_evaluation_serve_a_step(axis: par.Axis) -> None:
 
 
 class Live:
-    """Makes contexts that count the saved tensors which are still there."""
+    """Creates contexts that count the saved tensors that are still alive."""
 
     class Saved:
         def __init__(self, live: Live, tensor: torch.Tensor) -> None:
@@ -108,7 +108,7 @@ class Live:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_activations_that_are_held(schedule: str, axis: par.Axis) -> None:
-    """As many as the formulas of the schedules say, and none after the step."""
+    """As many as the schedules' formulas say, and none after the step."""
     chunks = 2 if schedule == "interleaved" else 1
     number = chunks * axis.size
 
@@ -117,7 +117,7 @@ def test_activations_that_are_held(schedule: str, axis: par.Axis) -> None:
         pipe = par.Pipeline(
             stages(number),
             axis,
-            loss=lambda output, _: output.sum(),  # which saves nothing
+            loss=lambda output, _: output.sum(),  # saves nothing
             schedule=schedule,
             microbatches=microbatches,
             activations=live,
@@ -130,14 +130,14 @@ def test_activations_that_are_held(schedule: str, axis: par.Axis) -> None:
     for microbatches in (1, 2, 5, 8):
         program = make_schedule(schedule, axis.size, microbatches, chunks)[axis.rank]
         most = peak_activations(program)
-        if schedule == "zb-h1":  # what no weight needs goes before the second half
+        if schedule == "zb-h1":  # tensors that no weight needs are freed before the second half
             assert 1 <= held(microbatches) <= most
         else:
             assert held(microbatches) == most
 
 
 def test_frames() -> None:
-    """Tensors come back as they were, each with its own count of changes in place."""
+    """Tensors are restored as they were, each with its own version counter."""
     tensors = [
         torch.arange(5.0, dtype=torch.float64),
         None,

@@ -31,7 +31,7 @@ def mesh(**axes: int) -> Iterator[par.Mesh]:
 
 
 class OfFloat16(torch.autograd.Function):
-    """A weight whose gradient has the range of float16, and overflows as it does."""
+    """A weight whose gradient has the range of float16, including overflow."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ class OfFloat16(torch.autograd.Function):
 
 
 class Stage(nn.Module):
-    """A layer; where it `overflows`, of a weight whose gradient may."""
+    """A layer; if it `overflows`, with such a weight."""
 
     def __init__(self, overflows: bool) -> None:
         super().__init__()
@@ -81,12 +81,12 @@ def overflowed(gradients: list[torch.Tensor]) -> bool:
 
 
 def scaler_options() -> dict[str, Any]:
-    """It grows until a gradient of about 0.01 overflows, then stays around there."""
+    """It grows until a gradient of about 0.01 overflows, then oscillates."""
     return {"init_scale": 2.0**21, "growth_interval": 2}
 
 
 def steps_taken(scales: list[float]) -> tuple[bool, bool]:
-    """Tell whether any step was skipped, and whether the scale has grown."""
+    """Return whether any step was skipped, and whether the scale has grown."""
     pairs = list(itertools.pairwise(scales))
     return any(b < a for a, b in pairs), any(b > a for a, b in pairs)
 
@@ -95,7 +95,7 @@ def steps_taken(scales: list[float]) -> tuple[bool, bool]:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_an_overflow_of_one_stage_skips_the_step_of_all(schedule: str, where: str) -> None:
-    """Scale and weights are those of one process, bit for bit, after each step."""
+    """Scale and weights equal those of one process, bit for bit, after each step."""
     with mesh(pp=hvd.size()) as made:
         overflowing = 0 if where == "first" else made.pp.size - 1
         pipe = par.Pipeline(
@@ -117,7 +117,7 @@ def test_an_overflow_of_one_stage_skips_the_step_of_all(schedule: str, where: st
             reference.zero_grad()
             loss = pipe.step(x, target, scale=scaler.get_scale())
             assert torch.equal(loss, alone(model, x, target, reference_scaler.get_scale()))
-            reference_scaler.scale(loss)  # has to be called
+            reference_scaler.scale(loss)  # must be called
             if made.pp.rank != overflowing:
                 assert not overflowed([one.grad for one in pipe.parameters()])
             for one, optimized in ((scaler, optimizer), (reference_scaler, reference)):
@@ -132,7 +132,7 @@ def test_an_overflow_of_one_stage_skips_the_step_of_all(schedule: str, where: st
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_overflow_of_one_stage_and_replica_skips_the_step_of_all(schedule: str) -> None:
-    """Gradients are averaged over dp first, as infinite as one of them."""
+    """Gradients are averaged over dp first, so an infinite one affects all replicas."""
     if hvd.size() < 4 or hvd.size() % 2:
         pytest.skip("needs 4 ranks")
     with mesh(pp=2) as made:
@@ -153,7 +153,7 @@ def test_an_overflow_of_one_stage_and_replica_skips_the_step_of_all(schedule: st
         seen_apart = False
         for step in range(12):
             optimizer.zero_grad()
-            each = []  # replica's gradients, of which those of one alone may overflow
+            each = []  # replica's gradients; those of a single one may overflow
             for replica in range(made.dp.size):
                 x, target = batch(made.dp.size * step + replica, 2 * MICROBATCHES)
                 model.zero_grad()
@@ -183,7 +183,7 @@ def test_an_overflow_of_one_stage_and_replica_skips_the_step_of_all(schedule: st
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_bfloat16_by_autocast(schedule: str) -> None:
-    """What stages multiply and hand over has 16 bits; the same bits as in one process."""
+    """Stages multiply and send 16-bit values; the bits equal those of one process."""
     with mesh(pp=hvd.size()) as made:
         types: list[torch.dtype] = []
 
@@ -213,7 +213,7 @@ def test_bfloat16_by_autocast(schedule: str) -> None:
             ):
                 with torch.autocast("cpu", torch.bfloat16):
                     one = mse(model(part), expected) / MICROBATCHES
-                one.backward()  # outside, as PyTorch's documentation has it
+                one.backward()  # outside, as PyTorch's documentation recommends
                 total += one.detach()
             assert torch.equal(found, total)
             for number, stage in pipe.stages.items():

@@ -91,7 +91,7 @@ def train(
     make: Callable[[], nn.Module] = block,
     **options: Any,
 ) -> par.Pipeline:
-    """Train on batches of so many rows, and compare each step with one process."""
+    """Train on batches with these numbers of rows, and compare each step with one process."""
     number = number_of_stages(schedule)
     alone = Alone(build(number, make), microbatches)
     stages = [
@@ -140,7 +140,7 @@ def test_evaluation(axis: par.Axis) -> None:
     stages = build(hvd.size(), make)
     pipe = par.Pipeline(stages, axis, loss=mse, schedule="1f1b", microbatches=4)
     reference = nn.Sequential(*build(hvd.size(), make)).eval()
-    for rows in (9, 4, 3, 1):  # also fewer than microbatches
+    for rows in (9, 4, 3, 1):  # including fewer than microbatches
         x, target = batch(rows, rows)
         with torch.no_grad():
             expected = reference(x)
@@ -154,7 +154,7 @@ def test_evaluation(axis: par.Axis) -> None:
 
 
 class Branches(nn.Module):
-    """Takes and returns several tensors, of which some have no gradient, or pass unchanged."""
+    """Takes and returns several tensors; some have no gradient, or are passed through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def test_several_tensors_between_stages(schedule: str, axis: par.Axis) -> None:
 
 
 class Shift(nn.Module):
-    """Adds a weight of the microbatch's own shape: its gradient is what came, unchanged."""
+    """Adds a weight with the microbatch's shape, whose gradient is the incoming one, unchanged."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class Shift(nn.Module):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_gradients_outlive_the_memory_they_came_in(schedule: str, axis: par.Axis) -> None:
-    """Large enough to be read where the other rank has it, whose slot is then filled anew."""
+    """Large enough to be read from the other rank's memory, whose slot is then reused."""
     width = 1500
     number = number_of_stages(schedule)
 
@@ -231,7 +231,7 @@ def test_slots_are_used_again(axis: par.Axis) -> None:
     assert pipe._wiring is not None
     for stage, link in pipe._wiring.forward.items():
         if isinstance(link, Remote) and stage in pipe.stages:
-            # As many as the next rank holds at most, and one that it is about to give back.
+            # At most as many as the next rank holds, plus one that it is about to release.
             assert 1 <= len(link._ring) <= hvd.size() - hvd.rank() + 1
 
 
@@ -256,7 +256,7 @@ def test_activations_in_a_file(schedule: str, axis: par.Axis, tmp_path: Path) ->
     size = offload.file_bytes
     assert size > 4 * 4 * FEATURES * 8
     train(axis, schedule, 4, [16, 16], activations=offload)
-    assert offload.file_bytes == size  # the same places again
+    assert offload.file_bytes == size  # the same slots again
 
 
 def test_activations_in_a_context_of_torchs_own(axis: par.Axis) -> None:
@@ -264,10 +264,10 @@ def test_activations_in_a_context_of_torchs_own(axis: par.Axis) -> None:
 
 
 def test_what_is_not_offloaded_is_freed_with_its_graph(tmp_path: Path) -> None:
-    """Also where the graph was kept after a backward pass, as zb-h1 does."""
+    """Even if the graph was kept after a backward pass, as with zb-h1."""
     x = torch.ones(3, requires_grad=True)
     with par.DiskOffload(tmp_path)():
-        result = x.tanh()  # which its backward pass needs
+        result = x.tanh()  # its backward pass needs the result
     result.sum().backward(retain_graph=True)
     memory = StorageWeakRef(result.untyped_storage())
     del result
@@ -320,7 +320,7 @@ def test_tied_embeddings(schedule: str, separately: bool, axis: par.Axis) -> Non
     for step in range(3):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        for part in range(2):  # gradients of two steps add up
+        for part in range(2):  # gradients of two steps accumulate
             generator = torch.Generator().manual_seed(10 * step + part)
             tokens, target = torch.randint(9, (2, 6), generator=generator)
             loss = pipe.step(tokens, target, sync_tied=not separately)
@@ -348,7 +348,7 @@ def test_tied_embeddings(schedule: str, separately: bool, axis: par.Axis) -> Non
 
 
 def test_frozen_tied_parameters(axis: par.Axis) -> None:
-    """They get no gradient, as in one process; what one was there stays."""
+    """They get no gradient, as in one process; an existing one is kept."""
     stages = [nn.Linear(4, 4) for _ in range(hvd.size())]
     pipe = par.Pipeline(
         stages, axis, loss=mse, microbatches=2, tied=[[(0, "weight"), (-1, "weight")]]
@@ -391,7 +391,7 @@ def test_sums_of_losses(axis: par.Axis) -> None:
 
 
 def test_lengths_that_change(axis: par.Axis) -> None:
-    """Nothing but the rows is fixed: sequences of a batch may be longer than those before."""
+    """Only the rows are fixed: the sequences of a batch may be longer than previous ones."""
     pipe = par.Pipeline(build(hvd.size()), axis, loss=mse, microbatches=2)
     reference = nn.Sequential(*build(hvd.size()))
     for length in (3, 3, 3, 200, 200, 1, 3, 3, 200):
@@ -403,7 +403,7 @@ def test_lengths_that_change(axis: par.Axis) -> None:
 
 
 def test_from_another_host(axis: par.Axis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links as they are between hosts: tensors are received before they are needed."""
+    """Links as between hosts: tensors are received before they are needed."""
     from horoscale.torch.parallel.pipeline import agreement
 
     far = agreement.Agreed
@@ -427,7 +427,7 @@ def test_split_models_agree_on_costs(axis: par.Axis) -> None:
 
 
 class Positions(nn.Module):
-    """Passes the gradient on to its parameter as it came, as a view."""
+    """Passes the incoming gradient on to its parameter, as a view."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pipelines side by side, whose gradients are averaged over a data-parallel axis."""
+"""Parallel pipelines, whose gradients are averaged over a data-parallel axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mesh() -> Iterator[par.Mesh]:
 
 
 class Table(nn.Module):
-    """An embedding, or the logits of one."""
+    """An embedding, or its logits."""
 
     def __init__(self, back: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_with_a_distributed_optimizer(schedule: str, tied: bool, mesh: par.Mesh)
         own = slice(8 * mesh.dp.rank, 8 * mesh.dp.rank + 8)
         optimizer.zero_grad()
         loss = pipe.step(tokens[own], target[own], sync_tied=not tied)
-        # Begun in the backward passes of the last microbatch, while other stages were at work.
+        # Started in the backward passes of the last microbatch, while other stages were computing.
         assert optimizer._reducer.in_flight
         loss = hvd.allreduce(loss, process_set=mesh.dp.set)
         reference.zero_grad()
@@ -94,7 +94,7 @@ def test_with_a_distributed_optimizer(schedule: str, tied: bool, mesh: par.Mesh)
 
 
 class Held(torch.autograd.Function):
-    """Waits in the last of a step's backward passes for a number from another rank."""
+    """In a step's last backward pass, waits for a number from another rank."""
 
     left = 0
     source = -1
@@ -127,7 +127,7 @@ TAG = 77
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 def test_reductions_while_another_stage_is_at_work(schedule: str, mesh: par.Mesh) -> None:
-    """Those of the last stage are all done before the first one's last backward pass begins."""
+    """Those of the last stage are done before the first stage's last backward pass begins."""
     pipe = par.Pipeline(
         [FirstStage, lambda: nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(3)))],
         mesh.pp,

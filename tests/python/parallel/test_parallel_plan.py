@@ -1,4 +1,4 @@
-"""Models of other libraries' shapes, divided by a plan, train as one process does."""
+"""Models like those of other libraries, divided by a plan, train as one process does."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(dim, dim, bias=False)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        # As in transformers: by the shape of the input, which has to be the whole sequence's.
+        # As in transformers: from the shape of the input, which must be the whole sequence's.
         x, shape = hidden_states, hidden_states.shape[:-1]
         parts = (layer(x).view(*shape, -1) for layer in (self.q_proj, self.k_proj, self.v_proj))
         return self.o_proj(attend(*parts, self.head_dim))
@@ -132,7 +132,7 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("heads", [24, 10])  # of 10 some ranks have one more, with its keys
+@pytest.mark.parametrize("heads", [24, 10])  # of 10, some ranks have one more, with its keys
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_trains_as_one_process(kind: str, heads: int, sequence_parallel: bool) -> None:
     with mesh(tp=hvd.size()) as made:
@@ -174,7 +174,7 @@ def test_what_lies_between_is_divided_along_the_sequence(kind: str) -> None:
 
 
 def test_a_sequence_shorter_than_the_ranks_are_many() -> None:
-    """As when text is generated, word by word."""
+    """As in text generation, word by word."""
     with mesh(tp=hvd.size()) as made:
         whole = Model("llama")
         model = par.tensor_parallel(copy.deepcopy(whole), made.tp, plan("llama"), True)
@@ -183,7 +183,7 @@ def test_a_sequence_shorter_than_the_ranks_are_many() -> None:
 
 
 def test_a_sequence_that_is_divided_from_an_input_on(need_ranks: None) -> None:
-    """The first module divides it before it gathers it for its layers."""
+    """The first module divides it, then gathers it for its layers."""
     with mesh(tp=hvd.size()) as made:
         whole = nn.Module()
         whole.mlps = nn.ModuleList([LlamaMLP(6), LlamaMLP(6)])
@@ -216,7 +216,7 @@ def test_one_sum_for_all_layers_of_an_input(
         loss = model(torch.randint(23, (2, 5)))
         sums.clear()
         loss.backward()
-        assert len(sums) == 4  # of two layers' attention and MLP
+        assert len(sums) == 4  # attention and MLP of two layers
 
 
 def test_dropout_of_what_is_divided_differs(need_ranks: None) -> None:
@@ -246,7 +246,7 @@ def test_norms_that_are_frozen_first_learn_later(need_ranks: None) -> None:
 
 
 def test_norms_of_a_model_that_gets_its_memory_later(need_ranks: None) -> None:
-    """Those that to_empty() makes have no hooks of the ones before."""
+    """Modules created by to_empty() lack the hooks of the previous ones."""
     with mesh(tp=hvd.size()) as made:
         whole = Model("llama")
         with torch.device("meta"):
@@ -263,7 +263,7 @@ def test_norms_of_a_model_that_gets_its_memory_later(need_ranks: None) -> None:
 
 
 class Mixer(nn.Module):
-    """Attention that a plan does not know."""
+    """Attention that the plan does not know."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.cumsum(1)
@@ -325,7 +325,7 @@ def test_a_module_that_is_used_outside_as_well(first: bool, need_ranks: None) ->
 
 
 class Recurrent(nn.Module):
-    """Runs its blocks twice, some dropouts of which are one module."""
+    """Runs its blocks twice; some of its dropouts are one module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def test_modules_at_several_places_of_a_divided_sequence(need_ranks: None) -> No
 
 
 class Routed(nn.Module):
-    """An MLP whose result a router weights, and which adds its input."""
+    """An MLP whose result is weighted by a router, plus its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class Routed(nn.Module):
 def test_layers_of_an_input_that_are_whole(
     is_input: bool, sequence_parallel: bool, need_ranks: None
 ) -> None:
-    """What comes from them counts once, as what the module adds."""
+    """Their contribution counts once, like the module's own."""
     styles = {"*.up": "column", "*.down": "row", "blocks": "sequence"}
     if is_input:
         styles["blocks.?"] = "input"

@@ -1,4 +1,4 @@
-"""Plans are carried out: each way trains as one process does."""
+"""Plans are applied: each way trains as one process does."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MACHINE = Machine(1e10, 1e10, 2, Link(1e-5, 1e9), Link(1e-5, 1e9), None, None, 0
 
 @pytest.fixture(autouse=True)
 def double() -> Iterator[None]:
-    """Double precision, and no mesh left."""
+    """Double precision; no mesh is left."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 def batch_of(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch whose rows every number of ranks divides."""
+    """A batch whose rows are divisible by every number of ranks."""
     x, target = make_batch(kind)
     x = x.double() if x.is_floating_point() else x
     return x[:24], target[:24]
@@ -106,7 +106,7 @@ def trained(planned: par.Planned, choice: int, kind: str) -> tuple[list[float], 
 
 
 def choices(planned: par.Planned) -> list[int]:
-    """One of each kind: by the extents of the axes, and whether they recompute."""
+    """One of each kind, by the extents of the axes and by recomputation."""
     kinds: dict[tuple[object, ...], int] = {}
     for index, one in enumerate(planned.costs):
         strategy = one.strategy
@@ -185,7 +185,7 @@ def test_this_job_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert machine.overheads.microbatch >= 0
     assert 0 <= machine.overlap <= 1
     assert hvd.allgather_object(machine) == [machine] * hvd.size()
-    assert par.calibrate(seconds=1.0) == machine  # as the first rank has kept it
+    assert par.calibrate(seconds=1.0) == machine  # as stored on the first rank
     planned = par.plan(
         make_model("mlp"), batch_of("mlp"), loss=cross_entropy, machine=machine, microbatches=[1]
     )
@@ -225,7 +225,7 @@ def test_every_rank_reports_its_memory() -> None:
     assert watch.peak is not None
     assert watch.peak.parameters == said.ranks[0].parameters
     assert watch.peak.optimizer == said.ranks[0].optimizer
-    # A pipeline scales each microbatch's loss, which saves a little more.
+    # A pipeline scales each microbatch's loss, which saves slightly more.
     assert watch.peak.activations == pytest.approx(said.ranks[0].activations, rel=0.02)
     lines = watch.report(said).splitlines()
     assert sum(line.startswith("rank ") for line in lines) == hvd.size()

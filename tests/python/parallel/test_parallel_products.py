@@ -1,4 +1,4 @@
-"""Every product of tensor, context, pipeline and data parallelism trains as one process does."""
+"""Every combination of tensor, context, pipeline and data parallelism trains as one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = MARKS
 
 SAMPLES, MICROBATCHES = 24, 2
 AXES = ("tp", "cp", "pp", "dp")
-# Positions, of which one less are inputs, that neither 2 nor 4 ranks divide; layers for 4 stages.
+# Positions (one fewer is input), which neither 2 nor 4 ranks divide evenly; layers for 4 stages.
 SIZES = {"layers": 4, "dim": 16, "heads": 8, "kv_heads": 4, "hidden": 22, "positions": 12}
 SHAPES = {"gpt": Shape(**SIZES), "llama": Shape(**SIZES, gated=True, bias=False)}
 SCHEDULES = {"gpt": "1f1b", "llama": "zb-h1"}
@@ -27,14 +27,14 @@ TABLE = "embeddings.word_embeddings.weight"
 
 
 def products() -> list[dict[str, int]]:
-    """All ways to write the number of ranks as a product of the four extents."""
+    """All ways to write the number of ranks as a product of four extents."""
     divisors = [n for n in range(1, hvd.size() + 1) if hvd.size() % n == 0]
     extents = itertools.product(divisors, repeat=len(AXES))
     return [dict(zip(AXES, one, strict=True)) for one in extents if math.prod(one) == hvd.size()]
 
 
 class Stage(nn.Module):
-    """Some blocks of a transformer, under the names that they have in the whole."""
+    """Some blocks of a transformer, with their names in the whole model."""
 
     def __init__(self, whole: DividedGPT, made: par.Mesh, number: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Trainer:
         )
 
     def loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The mean over all positions of these samples, once cp's ranks are averaged."""
+        """The mean over all positions of these samples, once averaged over cp."""
         loss = par.vocab_parallel_cross_entropy(
             logits, target, self.mesh.tp, reduction="sum", vocab_size=self.words
         )
@@ -106,7 +106,7 @@ class Trainer:
         return float(loss if same is None else hvd.allreduce(loss, process_set=same))
 
     def whole(self, of_stage: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What all stages have, by the names of the model that one process trains."""
+        """The values of all stages, under the names of the undivided model."""
         own = {name.partition(".")[2]: value for name, value in of_stage.items()}
         of_pp = self.mesh.pp.set
         stages = [own] if of_pp is None else hvd.allgather_object(own, process_set=of_pp)

@@ -23,7 +23,7 @@ def axis() -> Iterator[par.Axis]:
 
 
 def sizes_of(dim: int, kind: str) -> list[int]:
-    """How a dimension is divided: evenly as far as it goes, or all but one to the last rank."""
+    """The parts of a dimension: as even as possible, or almost everything on the last rank."""
     size = hvd.size()
     if kind == "even":
         return list(par.split_sizes(dim, size))
@@ -35,14 +35,14 @@ def part(x: torch.Tensor, dim: int, sizes: list[int]) -> torch.Tensor:
 
 
 def ranks_own(shape: list[int]) -> list[torch.Tensor]:
-    """A tensor for each rank, which all ranks know."""
+    """A tensor for each rank, known to all ranks."""
     return [torch.randn(shape) for _ in range(hvd.size())]
 
 
 def check(
     region: Region, x: torch.Tensor, y: torch.Tensor, gradient: torch.Tensor, of_x: torch.Tensor
 ) -> None:
-    """What a function makes of `x`, and of a gradient."""
+    """The value and the gradient of a function."""
     x = x.clone().requires_grad_()
     result = region(x)
     torch.testing.assert_close(result, y)
@@ -66,7 +66,7 @@ def test_parts(axis: par.Axis, kind: str, dim: int, told: bool) -> None:
     whole, other = xs[0], gradients[0]
     own, own_other = part(whole, dim, sizes), part(other, dim, sizes)
     arguments = (axis, dim, sizes)
-    given = arguments if told else (axis, dim)  # what others have can be found out
+    given = arguments if told else (axis, dim)  # the others' sizes can be queried
     check(lambda x: par.scatter_to(x, *arguments), whole, own, own_other, other)
     check(lambda x: par.gather_from(x, *given), own, whole, other, own_other)
     total = sum(gradients)
@@ -109,13 +109,13 @@ def test_all_to_all(axis: par.Axis, dims: tuple[int, int], told: bool) -> None:
 
 
 def test_twice_differentiable(axis: par.Axis) -> None:
-    """The sum over ranks of squares, through every function, whose Hessian is known."""
+    """The sum of cubes over ranks, through every function; its second derivative is known."""
     x = torch.randn(4 * axis.size, requires_grad=True)
     scattered = par.scatter_to(par.copy_to(x, axis) / axis.size, axis)
     joined = par.sequence_gather(scattered, axis)
     own = par.sequence_reduce_scatter(joined, axis)
     loss = par.reduce_from(own.pow(3).sum(), axis)
-    # The copies' gradients are added up, of which there are as many as ranks, each of one part.
+    # copy_to() sums the gradients of its copies, one per rank, each with its own part.
     [first] = torch.autograd.grad(loss, x, create_graph=True)
     torch.testing.assert_close(first, 3 * x.detach().square() * axis.size)
     [second] = torch.autograd.grad(first.sum(), x)

@@ -1,4 +1,4 @@
-"""Random numbers that ranks have in common, or have not."""
+"""Random numbers that are equal on all ranks, or differ."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all() -> None:
 
 
 def test_bfloat16_by_autocast() -> None:
-    """What is multiplied and sent has 16 bits; gradients have the parameters' type."""
+    """Products and messages have 16 bits; gradients have the parameters' type."""
     shape = SHAPES["gpt"]
     with mesh(tp=2 if hvd.size() % 2 == 0 else 3) as made:
         whole, model = single(shape).float(), divided(shape, made.tp, True).float()

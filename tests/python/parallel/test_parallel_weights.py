@@ -1,4 +1,4 @@
-"""Whole weights in files of safetensors, from divided models and into them."""
+"""Whole weights in safetensors files, from divided models and into them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = MARKS
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that all ranks share: the first one's, which goes when all are done."""
+    """A folder that all ranks share, created by the first one and removed at the end."""
     yield Path(hvd.broadcast_object(str(tmp_path))) / "weights"
     hvd.barrier()
 
@@ -46,7 +46,7 @@ def test_weights_go_from_any_mesh_to_any_mesh(folder: Path) -> None:
             path = folder / "one.safetensors"
             par.save_weights(path, training.model, made)
             saved = files.load_file(path)
-            # A tied parameter is there once, unless stages have a copy each.
+            # A tied parameter is stored once, unless stages have separate copies.
             missing = set(whole) - set(saved)
             assert missing == ({"head.weight"} if made.pp.size == 1 else set())
             assert all(torch.equal(one, whole[name]) for name, one in saved.items())
@@ -153,7 +153,7 @@ def test_without_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_models_of_transformers(kind: str, folder: Path) -> None:
-    """What from_pretrained() reads is what it was, and what save_pretrained() wrote is divided."""
+    """from_pretrained() reads the original weights; save_pretrained()'s output can be divided."""
     transformers = pytest.importorskip("transformers")
     if hvd.size() == 3:
         pytest.skip("heads do not divide")

@@ -1,4 +1,4 @@
-"""Embeddings and the cross entropy whose words are divided among ranks, beside one process."""
+"""Embeddings and cross entropy with a divided vocabulary, compared with one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import horoscale.torch.parallel as par
 
 pytestmark = MARKS
 
-WORDS = 13  # which no number of ranks divides
+WORDS = 13  # not divisible by any number of ranks
 WIDTH = 6
 
 
@@ -26,7 +26,7 @@ def axis() -> Iterator[par.Axis]:
 
 
 class Single(nn.Module):
-    """Words and positions, and the same table to tell words by."""
+    """Words and positions; the output uses the same table."""
 
     def __init__(self, padding_idx: int | None) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_tied_embeddings_train_as_one_process(
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 def test_cross_entropy(axis: par.Axis, reduction: str, smoothing: float, scale: float) -> None:
-    """Also of logits whose exponentials would be infinite."""
+    """Even for logits whose exponentials would overflow."""
     logits = (scale * torch.randn(5, 4, WORDS)).requires_grad_()
     target = torch.randint(WORDS, (5, 4))
     target[1, 2] = target[4, 0] = -100
@@ -95,7 +95,7 @@ def test_cross_entropy(axis: par.Axis, reduction: str, smoothing: float, scale: 
 
 
 def test_cross_entropy_of_words_that_are_impossible(axis: par.Axis) -> None:
-    """One rank has nothing but those, with a top that lies far below 0 elsewhere."""
+    """One rank has only impossible words; the maximum elsewhere is far below 0."""
     logits = torch.full((3, WORDS), -torch.inf)
     first = par.split_sizes(WORDS, axis.size)[0]
     logits[:, :first] = -1000 + torch.randn(3, first)
@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_named(axis: par.Axis, need_ranks: None) -> None:
         par.vocab_parallel_cross_entropy(logits, target - 1, axis)
     with pytest.raises(ValueError, match=r"label_smoothing=2 "):
         par.vocab_parallel_cross_entropy(logits, target, axis, label_smoothing=2)
-    own = torch.zeros(2, 5 if axis.rank else 3)  # wrong on one rank, and said on all
+    own = torch.zeros(2, 5 if axis.rank else 3)  # wrong on one rank, reported on all
     with pytest.raises(
         ValueError, match=r"rank 0 of axis tp has the logits of 3 words, but its share of .* 5"
     ):

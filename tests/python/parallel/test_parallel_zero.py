@@ -1,4 +1,4 @@
-"""Models whose training state is divided train as undivided ones do, bit for bit."""
+"""Models with divided training state train like undivided ones, bit for bit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_same_bits(stage: int, shared: bool, dtype: torch.dtype, kind: str) -> N
             step(alone, averaging, number)
             step(model, optimizer, number)
         same(model, alone)
-    same(model, alone)  # in memory of its own
+    same(model, alone)  # in separate memory
 
 
 @STAGES
@@ -118,7 +118,7 @@ def test_groups_with_options_of_their_own_and_a_scheduler(stage: int) -> None:
 @STAGES
 @SHARED
 def test_gradients_that_add_up_before_a_step(stage: int, shared: bool) -> None:
-    """On each rank, by no_sync() or by counting; or after they were reduced."""
+    """On each rank, with no_sync() or by counting; or after the reduction."""
     model = make(torch.float64)
     alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
     with sharded(model, stage, shared=shared):
@@ -131,7 +131,7 @@ def test_gradients_that_add_up_before_a_step(stage: int, shared: bool) -> None:
                 one(batch(number + 10)).backward()
                 of.step()
         same(model, alone)
-        # Not the same bits: averages are added up, not gradients.
+        # The bits differ: averages are accumulated, not gradients.
         optimizer.zero_grad()
         averaging.zero_grad()
         with averaging.no_sync():
@@ -170,9 +170,9 @@ def test_passes_that_are_counted(stage: int) -> None:
     ("stage", "shared"), [(1, True), (1, False), (2, True), (2, False), (3, True)]
 )
 def test_parameters_that_some_ranks_do_not_use(stage: int, shared: bool) -> None:
-    """They hold up the reduction of what comes after them until the step; nobody waits for ever.
+    """They delay the reductions behind them until the step, without a deadlock.
 
-    Where units have to be gathered (stage 3 without common memory), all ranks have to use them.
+    Where units must be gathered (stage 3 without shared memory), all ranks must use them.
     """
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(9, 9) for _ in range(4)))
@@ -195,7 +195,7 @@ def test_parameters_that_some_ranks_do_not_use(stage: int, shared: bool) -> None
                 loss(one, number).backward()
                 of.step()
         same(model, alone)
-        for number in range(2):  # two rounds of reductions, that begin at other layers
+        for number in range(2):  # two rounds of reductions that begin at different layers
             loss(model, number).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -203,7 +203,7 @@ def test_parameters_that_some_ranks_do_not_use(stage: int, shared: bool) -> None
 
 @STAGES
 def test_master_weights(stage: int) -> None:
-    """bfloat16 to compute, gather and store with; float32 for the optimizer."""
+    """bfloat16 for computing, gathering and storing; float32 for the optimizer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 8))
     masters = copy.deepcopy(model)
@@ -267,7 +267,7 @@ def test_units_have_memory_only_while_they_compute(prefetch: int) -> None:
             step(alone, averaging, number)
             step(model, optimizer, number)
             assert not any(one.resident for one in (*state.trained, *state.frozen))
-        assert max(most[8:]) == 1 + prefetch  # the first step learns the order
+        assert max(most[8:]) == 1 + prefetch  # the first step records the order
         with torch.no_grad():
             model(batch(0))
         assert not any(one.resident for one in state.trained)
@@ -286,7 +286,7 @@ def test_units_are_fetched_ahead_in_a_model_that_has_nothing_else() -> None:
         for _ in range(3):
             with torch.no_grad():
                 model(torch.ones(2, 4))
-    assert seen == [1, 2, 2]  # the first pass learns the order
+    assert seen == [1, 2, 2]  # the first pass records the order
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -312,7 +312,7 @@ def test_activations_that_are_computed_again(reentrant: bool) -> None:
 
 
 def test_what_is_gathered_to_compute_again_is_freed() -> None:
-    """Also where a backward pass meets no unit's outputs, as reentrant checkpoints have none."""
+    """Even if a backward pass sees no unit's outputs, as with reentrant checkpoints."""
     from torch.utils.checkpoint import checkpoint
 
     class Checkpointed(nn.Sequential):
@@ -351,7 +351,7 @@ def test_a_pattern_is_of_names_and_not_of_what_is_inside() -> None:
 
 
 def test_a_parameter_is_not_read_where_it_is_not() -> None:
-    """Outside of its unit's passes it has no memory in stage 3, but all that needs none."""
+    """In stage 3 it has no memory outside of its unit's passes; metadata is still available."""
     model = make()
     weight = model.blocks[1].up.weight
     with sharded(model, 3, shared=False):
@@ -473,7 +473,7 @@ def test_ranks_that_disagree(change: Any, told: str) -> None:
 
 
 def test_alone() -> None:
-    """An axis of one rank has nobody to talk to."""
+    """An axis with a single rank needs no communication."""
     model = make()
     alone = copy.deepcopy(model)
     model.unused, alone.unused = nn.Identity(), nn.Identity()

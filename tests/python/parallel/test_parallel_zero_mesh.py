@@ -1,4 +1,4 @@
-"""Training state that is divided over dp and cp, of models that tp, cp or pp divide as well."""
+"""Training state divided over dp and cp, of models that tp, cp or pp also divide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGES = pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own memory"])
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_with_tensor_parallelism(stage: int, shared: bool, sequence_parallel: bool) -> None:
-    """Three steps are those of one process, clipped by the norm of the whole model."""
+    """Three steps equal those of one process, clipped by the norm of the whole model."""
     shape = Shape()
     with mesh(tp=2 if hvd.size() % 2 == 0 else 1) as made:
         whole = single(shape)
@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
 @STAGES
 def test_with_context_parallelism(stage: int) -> None:
-    """Over dp and cp: their ranks have the same parameters."""
+    """Over dp and cp, whose ranks have the same parameters."""
     with mesh(cp=2 if hvd.size() % 2 == 0 else 1) as made:
         alone = nn.Sequential(Attention(None), Attention(None))
         model = nn.Sequential(Attention(made.cp), Attention(made.cp))
@@ -105,7 +105,7 @@ SCHEDULES = pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own memory"])
 @SCHEDULES
 def test_with_pipelines(stage: int, shared: bool, schedule: str) -> None:
-    """The last microbatch begins the reductions."""
+    """The last microbatch starts the reductions."""
     with mesh(pp=2 if hvd.size() % 2 == 0 else 1) as made:
         loss = nn.functional.mse_loss
         stages = make_stages(made.pp.size)
@@ -126,7 +126,7 @@ def test_with_pipelines(stage: int, shared: bool, schedule: str) -> None:
             torch.testing.assert_close(par.clip_grad_norm_(pipe.module, 0.1, made), norm, **EXACT)
             optimizer.step()
             expected.step()
-        got = par.whole_state_dict(pipe.module).values()  # by names of its own, sorted
+        got = par.whole_state_dict(pipe.module).values()  # under its own names, sorted
         expected_state = sorted(alone[made.pp.rank].state_dict().items())
         for one, (_, value) in zip(got, expected_state, strict=True):
             torch.testing.assert_close(one, value, **EXACT)
@@ -141,7 +141,7 @@ def float_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own memory"])
 @SCHEDULES
 def test_pipelines_in_mixed_precision(stage: int, shared: bool, schedule: str) -> None:
-    """Stages compute and hand over bfloat16; the optimizer updates float32."""
+    """Stages compute and send bfloat16; the optimizer updates float32."""
     with mesh(pp=2 if hvd.size() % 2 == 0 else 1) as made:
         torch.set_default_dtype(torch.float32)
         masters = nn.Sequential(*make_stages(made.pp.size))

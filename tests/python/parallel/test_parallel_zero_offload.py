@@ -1,4 +1,4 @@
-"""Training state that waits on a disk: the same bits as without, and nothing is left behind."""
+"""Training state on a disk: the same bits as without, and no files are left behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several pieces of each unit, whose ends are not those of parameters."""
+    """Several pieces per unit, with boundaries inside parameters."""
     monkeypatch.setattr(streaming, "CHUNK_BYTES", 2 * direct.ALIGNMENT)
 
 
@@ -118,7 +118,7 @@ def test_nothing_of_it_is_in_memory(tmp_path: Path) -> None:
         idle += [one.gradient for one in of_model.gradients.buckets if one.gradient is not None]
         moments = [v for of in optimizer.state.values() for v in of.values() if v.dim()]
         has_some = any(run.tensor.numel() for of_group in optimizer.runs for run in of_group)
-        assert bool(moments) == has_some  # a rank of many may have nothing
+        assert bool(moments) == has_some  # with many ranks, one may have nothing
         assert len(moments) <= 2 * len(of_model.trained)
         for one in (*idle, *moments):
             assert any(begin <= one.data_ptr() < end for begin, end in ranges)
@@ -156,12 +156,12 @@ def test_groups_a_scheduler_hooks_and_accumulated_gradients(stage: int, tmp_path
                 of.step()
             for scheduler in schedulers:
                 scheduler.step()
-        assert len(called) == 3  # and not once a piece
+        assert len(called) == 3  # rather than once per piece
         same(model, alone)
 
 
 def test_gradients_that_are_clipped_and_added_up(tmp_path: Path) -> None:
-    """Through the page cache, which has to agree with the disk."""
+    """Through the page cache, which must agree with the disk."""
     results = []
     with closing(par.init()) as mesh:
         for options in ({"shared": False}, on_disk(tmp_path)):
@@ -170,7 +170,7 @@ def test_gradients_that_are_clipped_and_added_up(tmp_path: Path) -> None:
                 optimizer = par.ZeroOptimizer(torch.optim.AdamW, model, lr=0.1)
                 for number in range(3):
                     optimizer.zero_grad()
-                    for one in range(2):  # averages are added up
+                    for one in range(2):  # averages accumulate
                         model(batch(10 * number + one)).backward()
                     par.clip_grad_norm_(model, 0.1, mesh)
                     optimizer.step()
@@ -180,7 +180,7 @@ def test_gradients_that_are_clipped_and_added_up(tmp_path: Path) -> None:
 
 
 def test_steps_counted_in_a_group(tmp_path: Path) -> None:
-    """What an optimizer counts for a group is counted once a step, and not once a piece."""
+    """An optimizer's counter for a group increases once per step, not once per piece."""
 
     class Counting(torch.optim.SGD):
         @torch.no_grad()
@@ -238,7 +238,7 @@ def _copied(state: Any) -> Any:
 
 @STAGES
 def test_a_model_on_meta(stage: int, tmp_path: Path) -> None:
-    """Gets its values unit by unit, of which the ranks draw the same."""
+    """Is initialized unit by unit, with the same values on all ranks."""
     with torch.device("meta"):
         model: nn.Module = nn.Sequential(
             nn.Linear(9, FEATURES), Half(FEATURES), nn.BatchNorm1d(FEATURES), Half(FEATURES)
@@ -287,7 +287,7 @@ def test_a_module_on_meta_without_reset_parameters() -> None:
         model = nn.Sequential(nn.Linear(9, 9), Scale())
     with pytest.raises(ValueError, match=r"1, a .*Scale, is on the device .*initialize="):
         par.shard(model, world(), 3, unit=nn.Linear)
-    assert model[0].weight.is_meta  # as it was
+    assert model[0].weight.is_meta  # unchanged
 
     def ones(module: nn.Module) -> None:
         for one in module.parameters(recurse=False):
@@ -316,7 +316,7 @@ def test_a_folder_that_is_missing_on_one_rank(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_on_one_rank(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ranks hear of it, and of the folder."""
+    """All ranks get the error, which names the folder."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Checkpoints, clipping and scaling of models whose training state is divided."""
+"""Checkpoints, clipping and scaling of models with divided training state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_own_part_of_the_state(stage: int, shared: bool) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
 def test_the_whole_state_goes_to_another_division(before: int, after: int) -> None:
-    """As that of the optimizer of one process, by names."""
+    """Like that of one process's optimizer, by name."""
     model = make(torch.float64)
     alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
     other = copy.deepcopy(model)
@@ -81,7 +81,7 @@ def test_the_whole_state_goes_to_another_division(before: int, after: int) -> No
             assert state["state"][names[id(parameter)]].keys() == of_one.keys()
             for key, value in of_one.items():
                 assert torch.equal(state["state"][names[id(parameter)]][key], value)
-    half = par.Axis.of(None)  # each rank by itself
+    half = par.Axis.of(None)  # each rank on its own
     for axis in (world(), half):
         one = copy.deepcopy(other)
         with sharded(one, after, axis=axis, shared=False):
@@ -119,7 +119,7 @@ def test_a_whole_state_that_does_not_fit() -> None:
 
 
 def test_masters_reach_parameters_that_some_ranks_own_nothing_of() -> None:
-    """All ranks wait for the values, also those whose part of so small a model is empty."""
+    """All ranks wait for the values, including those with an empty part of such a small model."""
     torch.manual_seed(0)
     model = nn.Linear(5, 3)
     other = copy.deepcopy(model)
@@ -128,14 +128,14 @@ def test_masters_reach_parameters_that_some_ranks_own_nothing_of() -> None:
         model(torch.ones(2, 5)).sum().backward()
         optimizer.step()
         state = optimizer.whole_state_dict()
-    with sharded(other, 1):  # in which what is optimized are the parameters themselves
+    with sharded(other, 1):  # the parameters themselves are optimized
         adamw(other).load_whole_state_dict(state)
         for name, value in par.whole_state_dict(other).items():
             assert torch.equal(value, state["state"][name]["master"]), name
 
 
 def test_the_state_of_a_parameter_without_dimensions() -> None:
-    """Its moments have the shape of the number of steps."""
+    """Its moments have the shape of the step counter."""
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -245,7 +245,7 @@ def test_an_overflow_in_a_shard_skips_the_step_on_all(stage: int, mesh: par.Mesh
         optimizer.zero_grad()
         scaler.scale(model(batch(0))).backward()
         optimizer.synchronize()
-        if hvd.rank() == 0:  # which owns some of any parameters, however small
+        if hvd.rank() == 0:  # owns some part of any parameters, however small
             _, part = next(sharded_of(model).parts_of_gradients())
             part[-1] = math.inf
         scaler.step(optimizer)
@@ -265,7 +265,7 @@ def test_an_overflow_in_a_shard_skips_the_step_on_all(stage: int, mesh: par.Mesh
 
 @STAGES
 def test_looking_at_options_reduces_nothing(stage: int) -> None:
-    """One rank may do so alone, where the others go on to the next backward pass."""
+    """One rank may do so alone while the others start the next backward pass."""
     model = make(torch.float64)
     alone, averaging = reference(model, torch.optim.AdamW, lr=0.01)
     with sharded(model, stage):
@@ -319,7 +319,7 @@ def test_the_closure_computes_the_loss() -> None:
 
 
 class Counting(torch.optim.SGD):
-    """Keeps a number for each parameter that it has."""
+    """Stores a number for each of its parameters."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -332,7 +332,7 @@ class Counting(torch.optim.SGD):
 
 
 def test_numbers_of_parameters_that_are_numbers() -> None:
-    """They are not taken for the values of the parameters' elements."""
+    """They are not mistaken for element-wise state of the parameters."""
 
     class Scalars(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Process sets that are distinct, ordered, or made by their members alone."""
+"""Process sets that are distinct, ordered, or created by their members alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def total_of(ranks: Sequence[int]) -> int:
 
 
 def by_members(ranks: Sequence[int], **options: object) -> hvd.ProcessSet | None:
-    """The set that the ranks make, or None on the others, which do nothing."""
+    """The set that the ranks create, or None on the others, which do nothing."""
     if hvd.rank() not in ranks:
         return None
     return hvd.add_process_set(ranks, members_only=True, **options)
@@ -49,7 +49,7 @@ def test_equal_ranks_twice_have_to_be_distinct(name: str) -> None:
         with pytest.raises(ValueError, match="already exists"):
             hvd.add_process_set(other)
         if one.included():
-            # The same name in both, begun in another order on each rank.
+            # The same name in both sets, started in a different order on each rank.
             sets = [one, other][:: 1 if hvd.rank() == 1 else -1]
             handles = [
                 hvd.allreduce_async(np.ones(3), op=hvd.Sum, name=name, process_set=process_set)
@@ -111,7 +111,7 @@ def test_results_follow_the_order_of_the_set(name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("rows", [1, 7, 50_000])
 def test_alltoall_and_reducescatter_follow_the_order(rows: int, name: str) -> None:
-    """Small and large enough for the ways in which members read each other's memory."""
+    """Sizes for each way in which members access each other's memory."""
     order = [*range(1, hvd.size()), 0]
     with registered(hvd.ProcessSet(order, ordered=True)) as process_set:
         position, size = order.index(hvd.rank()), hvd.size()
@@ -128,7 +128,7 @@ def test_alltoall_and_reducescatter_follow_the_order(rows: int, name: str) -> No
         values = np.random.default_rng(3).normal(size=(size, bounds[-1])).astype(np.float32)
         whole = hvd.allreduce(values[hvd.rank()], op=hvd.Sum, **options)
         same = hvd.allreduce(values[hvd.rank()], op=hvd.Sum, name=name)
-        assert whole.tobytes() == same.tobytes()  # the sum is that of the ranks' order
+        assert whole.tobytes() == same.tobytes()  # the sum has the order of the ranks
         part = hvd.reducescatter(values[hvd.rank()], op=hvd.Sum, splits=splits, **options)
         assert part.tobytes() == whole[mine].tobytes()
         evenly = hvd.reducescatter(values[hvd.rank()][: size + 1], op=hvd.Sum, **options)
@@ -155,7 +155,7 @@ def test_another_order_is_another_set() -> None:
             hvd.add_process_set([1, 0], ordered=True)
 
 
-# ---------------------------------------------------------------- by their members
+# ---------------------------------------------------------------- created by members
 
 
 @pytest.mark.conformance
@@ -240,7 +240,7 @@ def test_a_set_is_given_up_with_what_is_pending(name: str) -> None:
 
 @pytest.mark.conformance
 def test_sets_of_overlapping_members_are_made_at_once_in_any_order() -> None:
-    """Threads of a rank make several, each rank in another order: their ranks or tags part them."""
+    """Threads create several in different orders on each rank; ranks or tags distinguish them."""
     everyone = list(range(hvd.size()))
     wanted = [(everyone, tag) for tag in "abc"] + [([0, rank], "") for rank in everyone[1:]]
     wanted = [(ranks, tag) for ranks, tag in wanted if hvd.rank() in ranks]
@@ -269,7 +269,7 @@ def test_sets_of_overlapping_members_are_made_at_once_in_any_order() -> None:
 
 def test_they_run_beside_operations_of_other_sets(name: str) -> None:
     handle = None
-    if hvd.rank() > 0:  # rank 0 comes later to the global set
+    if hvd.rank() > 0:  # rank 0 enters the global set later
         handle = hvd.allreduce_async(np.ones(3), op=hvd.Sum, name=name)
     process_set = by_members([0, 1], distinct=True)
     if process_set is not None:
@@ -286,12 +286,12 @@ def test_an_order_of_their_own() -> None:
     hvd.remove_process_set(process_set)
 
 
-# ---------------------------------------------------------------- all of them against a model
+# ---------------------------------------------------------------- all kinds against a model
 
 
 @dataclass
 class Known:
-    """What the model knows of a set."""
+    """The model's knowledge of a set."""
 
     order: list[int]
     by_members: bool
@@ -301,7 +301,7 @@ class Known:
 @pytest.mark.conformance
 @pytest.mark.parametrize("seed", range(3))
 def test_random_sequences_against_a_model(seed: int) -> None:
-    """All ranks draw the same; those whom a step doesn't concern don't call."""
+    """All ranks draw the same; ranks that a step does not involve don't call."""
     random = np.random.default_rng(seed)
     size, me = hvd.size(), hvd.rank()
     known: list[Known] = []
@@ -345,11 +345,11 @@ def test_random_sequences_against_a_model(seed: int) -> None:
     assert list(hvd.get_process_set_ids_and_ranks()) == [0]
 
 
-# ---------------------------------------------------------------- ids that come again
+# ---------------------------------------------------------------- reused ids
 
 
 def test_a_set_is_not_taken_for_an_earlier_one_of_its_id() -> None:
-    """What was prepared for the ranks of the earlier one does not fit."""
+    """Operations prepared for the ranks of the earlier set do not match."""
     rows = np.arange(2.0 * hvd.size())
     with registered(hvd.ProcessSet(range(hvd.size()), distinct=True)) as one:
         identity = one.process_set_id

@@ -1,4 +1,4 @@
-"""Every operation of every binding within process sets that overlap."""
+"""Every operation of every binding within overlapping process sets."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def bindings() -> list[Any]:
 
 
 class Case(NamedTuple):
-    """A function of the bindings: what it is called with, and what it gives, from all inputs."""
+    """A function of the bindings: its arguments, and the result computed from all inputs."""
 
     function: str
     expected: Callable[[Inputs, int], np.ndarray]
     options: dict[str, Any]
-    own: Callable[[Any, int], Any]  # of the input and this rank's position, what it passes
+    own: Callable[[Any, int], Any]  # from the input and this rank's position, the arguments
 
     @property
     def grouped(self) -> bool:
@@ -107,7 +107,7 @@ def cases() -> list[Case]:
 
 
 def others_calls(hvd: ModuleType, x: Any, process_set: Any) -> list[Callable[[], Any]]:
-    """Calls that concern one other rank; it is in the set, or outside as this one is."""
+    """Calls that involve one other rank; it is a member, or not, like this one."""
     calls: list[Callable[[], Any]] = []
     own = {"process_set": process_set}
     for peer in (process_set.ranks[0], hvd.rank()):
@@ -177,7 +177,7 @@ def test_every_operation_is_refused_outside(binding: Binding, name: str) -> None
 
 @pytest.mark.conformance
 def test_every_set_that_the_ranks_can_form(name: str) -> None:
-    """254 of them at 8 ranks: of size 1 and more, each overlapping with half of the others."""
+    """254 sets on 8 ranks: sizes from 1 on, each overlapping with half of the others."""
     hvd = horoscale.numpy
     with all_registered(all_sets()) as sets:
         registered = {one.process_set_id: one.ranks for one in sets}

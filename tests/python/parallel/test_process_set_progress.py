@@ -1,4 +1,4 @@
-"""Process sets go on independently of each other, and of ranks that don't call."""
+"""Process sets progress independently of each other, and of ranks that don't call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def use(process_set: hvd.ProcessSet, name: str) -> None:
 
 
 def groups() -> tuple[list[int], list[int]]:
-    """All but the last rank, all but the first one."""
+    """All but the last rank, and all but the first one."""
     everyone = list(range(hvd.size()))
     return everyone[:-1], everyone[1:]
 
@@ -82,7 +82,7 @@ def test_overlapping_sets_in_another_order_on_every_rank(seed: int, name: str) -
 
 
 def test_threads_that_block_in_different_sets(name: str) -> None:
-    """What would be a deadlock in one thread: each rank blocks in all sets at once."""
+    """A deadlock with a single thread: each rank blocks in all sets at once."""
     problems: list[BaseException] = []
 
     def work(process_set: hvd.ProcessSet) -> None:
@@ -109,7 +109,7 @@ def test_sets_come_and_go_while_others_are_busy(name: str) -> None:
     ours, theirs = groups()
     with registered(ours) as busy:
         for step in range(20):
-            # Rank 0 comes last to what the others of its set have begun.
+            # Rank 0 calls its operations after all others of its sets.
             handles = []
             if busy.included() and hvd.rank() != 0:
                 handles = [start(busy, f"{name}.{k}", 200_000) for k in range(3)]
@@ -151,19 +151,19 @@ def test_sets_come_and_go_beside_a_thread_that_uses_another(name: str) -> None:
 
 @pytest.mark.conformance
 def test_a_step_costs_the_same_messages_with_64_other_sets(name: str) -> None:
-    """64 at 8 ranks; fewer ranks can't form that many."""
+    """64 sets on 8 ranks; fewer ranks can't form that many."""
 
     def step() -> None:
         for k in range(3):
             use(hvd.global_process_set, f"{name}.{k}")
 
     def cost() -> dict[str, int]:
-        step()  # the names are in the cache from now on
+        step()  # the names are cached from now on
         before = hvd.metrics()
         for _ in range(10):
             step()
         after = hvd.metrics()
-        # What comes in is sent by others, who may be ahead.
+        # Received data depends on the senders, which may be ahead.
         counters = ("control_frames_sent", "socket_frames_sent", "data_bytes_sent")
         return {one: after[one] - before[one] for one in counters}
 
@@ -182,7 +182,7 @@ def test_contradictions_are_told_to_all(name: str) -> None:
     first = hvd.rank() == 0
     with all_registered([[0], [1]]) as (zero, one):
         add, remove = hvd.add_process_set, hvd.remove_process_set
-        new = [0, 1] if hvd.size() > 2 else [0]  # which is there already
+        new = [0, 1] if hvd.size() > 2 else [0]  # already cached
         contradictions = [
             (partial(add, new), partial(add, [1]), "the set of ranks? 0", "the set of rank 1"),
             (
@@ -228,10 +228,10 @@ def test_sets_of_a_rank_that_has_joined_raise_on_the_others(name: str) -> None:
                 total = hvd.allreduce(np.ones(3), op=hvd.Sum, name=f"{name}.global")
                 assert (total == last).all()
             hvd.join()
-            for one in sets:  # at once
+            for one in sets:  # immediately
                 if one.included():
                     use(one, name)
-        # What was asked for before joining is done all the same.
+        # Operations that were requested before join() still complete.
         for one in sets:
             if one.included():
                 handle = start(one, name)

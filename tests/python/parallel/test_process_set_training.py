@@ -1,4 +1,4 @@
-"""Training in process sets: parts of a model, and models, in sets of their own."""
+"""Training in process sets: parts of a model, and models, in their own sets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wrap(module: nn.Module, process_set: hvd.ProcessSet) -> torch.optim.Optimize
 
 
 def alone(ranks_of_layer: dict[int, list[int]]) -> nn.Sequential:
-    """This rank's model after STEPS, computed with one model for each rank in this process."""
+    """This rank's model after STEPS, computed with one model per rank in this process."""
     models = [make_model() for _ in range(hvd.size())]
     optimizers = [sgd(model) for model in models]
     for step in range(STEPS):
@@ -78,7 +78,7 @@ def test_layers_of_one_model_in_different_sets() -> None:
 
 @pytest.mark.conformance
 def test_several_optimizers_with_overlapping_sets() -> None:
-    """One model for each set; the ranks go through them in another order."""
+    """One model per set; ranks use them in different orders."""
     with all_registered(some_sets()) as sets:
         mine = [one for one in sets if one.included()]
         models = [make_model() for _ in mine]
@@ -110,7 +110,7 @@ def test_training_goes_on_beside_a_rank_that_does_not_call() -> None:
 
 
 def test_regrouped_while_training() -> None:
-    """A set, its optimizer and its id end; the next one of the same id has other members."""
+    """A set, its optimizer and its ID end; the next set with the same ID has other members."""
     everyone = list(range(hvd.size()))
     ids = set()
     for ranks in (everyone[:-1], everyone[1:], everyone[:-1], [hvd.size() - 1]):
@@ -162,7 +162,7 @@ def test_batch_normalisation_over_two_sets_in_one_model() -> None:
     ]
 
     def over(ranks: list[int], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The plain layer on the batches of `ranks` together, on the others' each alone."""
+        """The plain layer on the batches of `ranks` combined, and on the others' individually."""
         normalise = nn.functional.batch_norm
         together = normalise(torch.cat([inputs[r] for r in ranks]), None, None, training=True)
         parts = iter(together.split([len(inputs[r]) for r in ranks]))
@@ -176,7 +176,7 @@ def test_batch_normalisation_over_two_sets_in_one_model() -> None:
         own = batches[hvd.rank()].clone().requires_grad_()
         hidden = own
         for one in sets:
-            # Outside of its set the layer is one of its own: a set of this rank alone.
+            # Outside of its set the layer acts like one with a set of this rank only.
             plain = nn.BatchNorm1d(3, **options)
             synced = hvd.SyncBatchNorm(3, **options, process_set=one)
             hidden = torch.tanh(synced(hidden) if one.included() else plain(hidden))

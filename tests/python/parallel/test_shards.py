@@ -1,4 +1,4 @@
-"""Tensors that are divided among the members of a set, and seen by all, in numpy and torch."""
+"""Tensors divided among the members of a set and visible to all, in numpy and torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_see_what_each_has_written(binding: Any, rows: int, columns: int) ->
         whole = shards.gather()
         assert whole is shards.whole
         np.testing.assert_array_equal(np.asarray(whole), expected(rows, columns, value))
-        binding.barrier()  # until all have looked
+        binding.barrier()  # until all have read it
     shards.close()
 
 
@@ -48,7 +48,7 @@ def test_whole_pages_on_one_host_are_not_copied(binding: Any) -> None:
     assert shards.is_view
     shards.own[:] = 5
     begin = PAGES * hvd.rank()
-    assert int(shards.whole[begin]) == 5  # without gather(): one's own memory
+    assert int(shards.whole[begin]) == 5  # without gather(): only this rank's own memory
     pieces = sharded(binding, 3 * hvd.size())
     assert not pieces.is_view
     pieces.close()
@@ -79,7 +79,7 @@ def test_memory_is_kept_for_the_others(binding: Any) -> None:
     shards.own[:] = hvd.rank() + 1
     whole = shards.gather()
     del shards
-    others = hvd.empty_shared(PAGES, dtype=np.int32)  # would take the place of what was freed
+    others = hvd.empty_shared(PAGES, dtype=np.int32)  # would reuse freed memory
     others[:] = -1
     binding.barrier()
     np.testing.assert_array_equal(np.asarray(whole), expected(PAGES, 1, 1).reshape(-1))
@@ -110,7 +110,7 @@ def test_wrong_shapes(binding: Any) -> None:
 
 
 def test_as_the_memory_of_parameters() -> None:
-    """What ZeRO does: each rank updates its rows, and all compute with the whole."""
+    """As in ZeRO: each rank updates its rows, and all compute with the whole tensor."""
     torch.manual_seed(1)
     columns = PAGES // 8
     shards = hvd_torch.empty_sharded(hvd.size(), columns, dtype=torch.float64)

@@ -42,7 +42,7 @@ def test_allreduce(dtype: str, mode: str, process_set: hvd.ProcessSet) -> None:
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 @MODES
 def test_what_is_only_moved(dtype: str, mode: str) -> None:
-    """Types that the runtime doesn't know, with bits that others would read otherwise."""
+    """Types that the runtime doesn't know, with bits that mean something else in other types."""
     every = [tf.constant([[2**31 + rank], [rank]], dtype) for rank in range(hvd.size())]
 
     def run(x: tf.Tensor) -> tuple:
@@ -62,7 +62,7 @@ def test_alltoall_with_splits_of_any_integer_type(dtype: str, mode: str) -> None
     result, received = call(mode, lambda x: hvd.alltoall(x, splits), x)
     assert result.numpy().tolist() == [10 * rank + hvd.rank() for rank in range(hvd.size())]
     assert received.numpy().tolist() == [1] * hvd.size()
-    # Not cut to 32 bits, where this is 1.
+    # Must not be truncated to 32 bits, where this is 1.
     if dtype.endswith("64"):
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="rows"):
             call(mode, lambda x: hvd.alltoall(x, splits * ((1 << 32) + 1)), x)
@@ -151,7 +151,7 @@ def test_compression(compression: str) -> None:
 
 @MODES
 def test_inputs_stay_as_they_are(mode: str) -> None:
-    """What nobody else reads is reduced in place; everything else is not touched."""
+    """A tensor without other readers is reduced in place; all others are unchanged."""
     variable = tf.Variable(tf.ones([300]))
 
     def run(x: tf.Tensor) -> list[tf.Tensor]:
@@ -201,9 +201,10 @@ def test_static_shapes() -> None:
 
 
 def test_many_outstanding_in_different_order(name: str) -> None:
-    """160 operations of one function, traced in another order on every rank.
+    """160 operations of one function, traced in a different order on every rank.
 
-    Some of the jobs that run this have but one thread for operations (test_on_ranks_tensorflow.py).
+    Some of the jobs that run this have only one thread for operations
+    (test_on_ranks_tensorflow.py).
     """
     order = np.random.default_rng(hvd.rank()).permutation(160)
 
@@ -247,7 +248,7 @@ def test_graph_values(mode: str) -> None:
 
 @MODES
 def test_join(mode: str, need_ranks: None) -> None:
-    """The ranks that go on average over all; allgather needs the rank that has joined."""
+    """The remaining ranks average over all; allgather needs the joined rank."""
     if hvd.rank() == 0:
         last = call(mode, hvd.join)
     else:

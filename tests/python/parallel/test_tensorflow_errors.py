@@ -1,4 +1,4 @@
-"""What goes wrong in TensorFlow: on one rank alone, or because the ranks contradict each other."""
+"""Errors in TensorFlow: on one rank alone, or from contradictory calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MISMATCHES = {
 @pytest.mark.parametrize("kind", MISMATCHES)
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_mismatch(kind: str, mode: str, name: str, need_ranks: None) -> None:
-    """Every rank gets the error, with the name and what the ranks said; the runtime goes on."""
+    """Every rank's error contains the name and all ranks' arguments; the runtime continues."""
     run = MISMATCHES[kind]
     if mode == "graph":
         run = tf.function(run, autograph=False)
@@ -117,7 +117,7 @@ def test_outside_of_the_process_set(mode: str, need_ranks: None) -> None:
 
 
 def test_duplicate_name(name: str, need_ranks: None) -> None:
-    """A mistake, seen by the kernel. Pending, as the others come only after the barrier."""
+    """An error that the kernel detects while the call is pending: others are in the barrier."""
     if hvd.rank() == 0:
         handle = arrays.allreduce_async(np.ones(3, np.float32), op=hvd.Sum, name=name)
         with pytest.raises(hvd.DuplicateNameError, match="pending") as caught:
@@ -138,7 +138,7 @@ def test_wrong_arguments(kind: str) -> None:
 
 
 def test_splits_of_a_graph() -> None:
-    """What only the kernel sees to be wrong."""
+    """Errors that only the kernel can detect."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="negative"):
         tf.function(lambda x, splits: hvd.alltoall(x, splits))(
             tf.ones([9]), tf.fill([hvd.size()], -1)
@@ -146,10 +146,10 @@ def test_splits_of_a_graph() -> None:
 
 
 def test_xla_can_not_compile() -> None:
-    """What the function calls itself is an error when it is traced; XLA finds what is deeper."""
+    """Direct calls fail when the function is traced; XLA detects nested ones."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="allreduce: use jit_compile=False"):
         tf.function(lambda x: hvd.allreduce(x), jit_compile=True)(tf.ones([3]))
-    if hvd.size() > 1:  # XLA takes its time
+    if hvd.size() > 1:  # XLA is slow
         return
     inner = tf.function(lambda x: hvd.allreduce(x))
     inner(tf.ones([3]))

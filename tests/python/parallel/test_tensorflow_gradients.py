@@ -19,7 +19,7 @@ def weights(shape: tuple[int, ...], rank: int) -> np.ndarray:
 
 
 def numeric(function, every: list[np.ndarray], rank: int) -> np.ndarray:
-    """Derivative of a function of all ranks' inputs by one rank's, by central differences."""
+    """The derivative of a function of all ranks' inputs by one rank's, by central differences."""
     result = np.zeros_like(every[rank])
     for index in np.ndindex(result.shape):
         difference = 0.0
@@ -31,8 +31,8 @@ def numeric(function, every: list[np.ndarray], rank: int) -> np.ndarray:
     return result
 
 
-# Gradients are those of the sum of all losses, but as Horovod scales them: a result that all ranks
-# hold alike counts once, so that allgather and broadcast give those of the average.
+# Gradients are those of the sum of all losses, but scaled as in Horovod: a result that is equal on
+# all ranks counts once, so that allgather and broadcast give those of the average.
 CALLS = {
     "Sum": lambda x, one: hvd.allreduce(x, op=hvd.Sum, process_set=one),
     "Average": lambda x, one: hvd.allreduce(x, process_set=one),
@@ -58,12 +58,12 @@ CALLS = {
 
 
 def splits_of(process_set: hvd.ProcessSet) -> list[int]:
-    """How many rows go to each member; some stay."""
+    """The number of rows for each member; some stay."""
     return [i % 2 + 1 for i in range(process_set.size())]
 
 
 def results(kind: str, every: list[np.ndarray]) -> list[np.ndarray]:
-    """What each member gets from the members' inputs."""
+    """The rows that each member receives from the members' inputs."""
     size, total = len(every), sum(every)
     ranks = range(size)
     ends = np.cumsum([0, *(i % 2 + 1 for i in ranks)])

@@ -1,4 +1,4 @@
-"""Messages of TensorFlow's binding: send, recv, batches and gradients, in eager mode and graphs."""
+"""Messages of the TensorFlow binding: send, recv, batches and gradients, eager and in graphs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MODES = pytest.mark.parametrize("mode", ["eager", "graph"])
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     hvd.barrier()
 
 
 def to_the_next(out: tf.Tensor, like: tf.Tensor, tag: int) -> tf.Tensor:
-    """Send to the next rank and return what comes from the one before."""
+    """Send to the next rank and return the tensor from the previous one."""
     size = hvd.size()
     zero, result = hvd.batch(
         [
@@ -56,7 +56,7 @@ def test_all_types(dtype: str, mode: str, tag: int) -> None:
 @pytest.mark.usefixtures("need_ranks")
 @MODES
 def test_in_the_order_of_the_program(mode: str, tag: int) -> None:
-    """Large and small messages of one tag; nobody uses what the sends return."""
+    """Large and small messages of one tag; the results of the sends are unused."""
     sizes = (5, 30_000, 1, 20_000)
 
     def sends(x: tf.Tensor) -> tf.Tensor:
@@ -83,7 +83,7 @@ def test_of_any_rank(mode: str, tag: int) -> None:
     sources = []
     like = tf.TensorSpec([40_000], tf.int32)
     for _ in range(1, hvd.size()):
-        # Not by an argument of the function, for which TensorFlow would want a tensor.
+        # Not as an argument of the function, because TensorFlow would convert it to a tensor.
         tensor, source = call(mode, lambda: hvd.recv_any(like, tag))
         check(tensor, tf.fill([40_000], source).numpy())
         sources.append(int(source))
@@ -120,7 +120,7 @@ def test_gradients_go_back(mode: str, n: int, tag: int) -> None:
 
 @MODES
 def test_gradients_of_a_batch(mode: str, tag: int) -> None:
-    """In a ring: each rank squares its tensor's copy at the next one."""
+    """In a ring: each rank squares its tensor's copy on the next one."""
     n = 30_000
     own, like = values("float32", n, hvd.rank()), tf.zeros([n])
 

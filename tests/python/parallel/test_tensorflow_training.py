@@ -1,4 +1,4 @@
-"""Training with TensorFlow's tape and optimizers gives what one process gives."""
+"""Training with TensorFlow's tape and optimizers equals training in one process."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_keras_optimizer(mode: str, passes: int) -> None:
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_tensorflow_1_graph(passes: int) -> None:
-    """An optimizer of tf.compat.v1 in a session, with the hook that makes the ranks begin alike."""
+    """A tf.compat.v1 optimizer in a session, with the hook that broadcasts initial values."""
     v1 = tf.compat.v1
     with tf.Graph().as_default():
         x = v1.get_variable("x", initializer=tf.fill([3], float(hvd.rank() + 1)))
@@ -128,7 +128,7 @@ def test_tensorflow_1_graph(passes: int) -> None:
 
 
 def test_local_sources() -> None:
-    """Their gradients stay on the rank, divided by the number of ranks unless that is off."""
+    """Their gradients stay on the rank, divided by the number of ranks unless disabled."""
     shared, local = tf.Variable(1.0), tf.Variable(1.0)
     for scale in (True, False):
         with tf.GradientTape() as tape:
@@ -158,7 +158,7 @@ def test_partial_tape_knows_layers() -> None:
 
 @MODES
 def test_sync_batch_normalization(mode: str, process_set: hvd.ProcessSet) -> None:
-    """Like batch normalization of all ranks' examples together: results, gradients, statistics."""
+    """Like batch normalization of all ranks' examples: results, gradients, statistics."""
     if not process_set.included():
         return
     rows = slice(process_set.rank() * 8, process_set.rank() * 8 + 8)
@@ -185,7 +185,7 @@ def test_sync_batch_normalization(mode: str, process_set: hvd.ProcessSet) -> Non
 @MODES
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_gradients_of_embeddings(mode: str, as_dense: bool) -> None:
-    """They are tf.IndexedSlices, and stay so unless sparse_as_dense."""
+    """They are tf.IndexedSlices, and remain so unless sparse_as_dense."""
     table = tf.Variable(tf.ones([5, 2]))
 
     def run() -> tf.Tensor:
@@ -205,7 +205,7 @@ def test_gradients_of_embeddings(mode: str, as_dense: bool) -> None:
 
 @MODES
 def test_training_in_a_process_set(mode: str, process_set: hvd.ProcessSet) -> None:
-    """Its ranks have the average of their gradients; a rank outside has its own."""
+    """Its ranks average their gradients; a rank outside keeps its own."""
     x = tf.Variable(0.0)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=process_set)
     optimizer.build([x])
@@ -220,14 +220,14 @@ def test_training_in_a_process_set(mode: str, process_set: hvd.ProcessSet) -> No
 
 
 def reductions(function, *arguments: tf.Tensor) -> list[tuple[int, int]]:
-    """Of each allreduce of a function: its priority, and how many tensors it has."""
+    """For each allreduce of a function: its priority and number of tensors."""
     graph = tf.function(function).get_concrete_function(*arguments).graph
     ops = [op for op in graph.get_operations() if op.type.endswith("Allreduce")]
     return sorted((op.get_attr("priority"), len(op.outputs)) for op in ops)
 
 
 def test_groups_and_priorities() -> None:
-    """The first variables are the most urgent ones, unless the user says otherwise."""
+    """The first variables are the most urgent ones, unless the user sets priorities."""
     variables = [tf.Variable(1.0, name=f"v{i}") for i in range(4)]
 
     def run(**options: object) -> list[tuple[int, int]]:

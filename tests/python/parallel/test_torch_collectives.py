@@ -1,4 +1,4 @@
-"""The collectives on tensors: every type and size against a reference, on any number of ranks."""
+"""Collectives on tensors: every type and size against a reference, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALLREDUCE = [
     if defined(dtype, op)
 ]
 MOVED = pytest.mark.parametrize("dtype", DTYPES)
-MEMORY = {  # how else a tensor may lie in memory
+MEMORY = {  # other memory layouts of a tensor
     "transposed": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
     "every-other": lambda t: torch.stack([t, t], dim=-1)[..., 0],
     "offset": lambda t: torch.cat([t[:1], t])[1:],
@@ -343,7 +343,7 @@ def test_reducescatter_compressed_and_scaled(name: str) -> None:
 @pytest.mark.parametrize("op", ["Sum", "Average"])
 def test_sparse_allreduce(op: str, name: str) -> None:
     def of_rank(rank: int) -> torch.Tensor:
-        indices = torch.tensor([[rank, 0, 2, 2], [0, 1, 1, 1]])  # the last twice
+        indices = torch.tensor([[rank, 0, 2, 2], [0, 1, 1, 1]])  # the last one twice
         return torch.sparse_coo_tensor(
             indices,
             values("float64", (4, 2), rank),

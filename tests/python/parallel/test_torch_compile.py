@@ -1,7 +1,7 @@
-"""torch.compile: collectives are part of graphs, and everything else of ours breaks them.
+"""torch.compile: collectives are part of graphs, and all our other functions break graphs.
 
-test_on_ranks_compile.py starts these tests: on 2 or on 3 ranks, and each backend on both. Eager
-calls, whose results others test, give what is expected.
+test_on_ranks_compile.py starts these tests on 2 or 3 ranks, and each backend on both. Results are
+compared with those of eager calls, which have their own tests.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from horoscale.torch import compiled, operators
 from horoscale.torch.collectives import Call
 
 Function = Callable[..., Any]
-pytestmark = pytest.mark.filterwarnings("default")  # the compiler's own
+pytestmark = pytest.mark.filterwarnings("default")  # raised by the compiler
 AOT_EAGER = pytest.mark.parametrize("backend", ["aot_eager"])
 
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
-    # Without what inductor does before its first loop: compiling headers, and programs that ask the
-    # CPU, and making patterns of models that we don't have.
+    # Skips inductor's preparation for its first loop: compiling headers and programs that query the
+    # CPU, and building patterns of models that are not used here.
     with torch._inductor.config.patch(
         {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": False, "pattern_matcher": False}
     ):
@@ -47,7 +47,7 @@ def check_equal(result: Any, expected: Any) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
-# What users write. Each has results that differ between the ranks, and a gradient.
+# Typical user code. Each result differs between ranks, and has a gradient.
 
 
 def reduce_(x: torch.Tensor) -> torch.Tensor:
@@ -146,10 +146,10 @@ def test_collectives_in_one_graph(function: Function) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_all_in_one_graph(backend: str) -> None:
-    """Rank 0 isn't compiled: what others were compiled to makes the same calls, in the same order.
+    """Rank 0 isn't compiled: the others' compiled code makes the same calls in the same order.
 
-    Operations without a name match by order, also those that a rank doesn't need, or needs in
-    another order, and those of the backward pass.
+    Unnamed operations match by order, including those that a rank doesn't need, or needs in another
+    order, and those of the backward pass.
     """
 
     def everything(x: torch.Tensor) -> torch.Tensor:
@@ -240,7 +240,7 @@ def test_process_sets(backend: str, process_set: hvd.ProcessSet) -> None:
 
 
 def test_another_process_set() -> None:
-    """The function is compiled again for a set with another id or size."""
+    """The function is recompiled for a set with another ID or size."""
 
     def function(x: torch.Tensor, process_set: hvd.ProcessSet) -> torch.Tensor:
         share = hvd.reducescatter(x, op=hvd.Sum, process_set=process_set)
@@ -257,7 +257,7 @@ def test_another_process_set() -> None:
 
 
 def test_sizes_that_change() -> None:
-    """The second size makes a graph for all sizes, which the third uses."""
+    """The second size creates a graph for all sizes, which the third uses."""
     compilations = []
 
     def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -333,7 +333,7 @@ def check_same_state(model: nn.Module, expected: nn.Module) -> None:
 
 @AOT_EAGER
 def test_model_with_batch_norm(backend: str) -> None:
-    """The whole model is one graph; step() is called as ever."""
+    """The whole model is one graph; step() is called as usual."""
     expected = train(Net().double(), plain_step)
     model = Net().double()
     in_graph = in_one_graph(model, backend)
@@ -360,7 +360,7 @@ def test_options_of_batch_norm(backend: str) -> None:
 
 @AOT_EAGER
 def test_batch_norm_where_one_rank_needs_no_gradient(backend: str) -> None:
-    """And has an empty batch. Its backward pass takes part in the others'."""
+    """Additionally has an empty batch, whose backward pass matches the others'."""
     layer = hvd.SyncBatchNorm(2).double()
     other = copy.deepcopy(layer)
 
@@ -385,7 +385,7 @@ def test_batch_norm_of_one_value() -> None:
     ids=["plain", "clipped-aot_eager"],
 )
 def test_compiled_step(step: Function, backend: str) -> None:
-    """backward(), the optimizer and its hooks end graphs; the rest is compiled."""
+    """backward(), the optimizer and its hooks break graphs; the rest is compiled."""
     expected = train(Net().double(), step)
     model = train(Net().double(), torch.compile(step, backend=backend))
     check_same_state(model, expected)
@@ -408,7 +408,7 @@ def step_of_all(model: nn.Module, optimizer: Any, batch: torch.Tensor) -> None:
 
 
 def test_step_by_inductor(some: hvd.ProcessSet) -> None:
-    """Rank 0 compiles only what has to be compiled on all ranks. Nobody compiles loops."""
+    """Rank 0 compiles only what must be compiled on all ranks. No rank compiles loops."""
     run, model = step_of_all, EveryCollective(some).double()
     expected = EveryCollective(some).double()
     if hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""The backend of torch.distributed: every operation, beside Gloo's on the same ranks."""
+"""The backend of torch.distributed: every operation, compared with Gloo's on the same ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from horoscale.torch.distributed import (
     process_set,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch has changed
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch has changed
 
 PATIENCE_S = 40
 DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.uint8]
@@ -30,21 +30,21 @@ DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.uint8]
 
 @pytest.fixture(scope="module", autouse=True)
 def gloo() -> Iterator[Any]:
-    """The default group is horoscale's; the value is a group of Gloo's."""
+    """The default group is horoscale's; the value is a Gloo group."""
     warnings.simplefilter("ignore")
     before = hvd.get_process_set_ids_and_ranks()
     dist.init_process_group("horoscale", init_method="horoscale://")
     yield dist.new_group(backend="gloo")
     dist.destroy_process_group()
-    assert hvd.is_initialized()  # the job was joined before, and goes on
+    assert hvd.is_initialized()  # the job was joined before, and continues
     deadline = time.monotonic() + PATIENCE_S
-    while hvd.get_process_set_ids_and_ranks() != before:  # as soon as others have destroyed it
+    while hvd.get_process_set_ids_and_ranks() != before:  # once others have destroyed it
         assert time.monotonic() < deadline, "sets of groups are left"
         time.sleep(0.01)
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32, of: int | None = None) -> torch.Tensor:
-    """Small whole numbers, which each rank has others of: sums have the same bits in any order."""
+    """Small integers, different on each rank: sums have the same bits in any order."""
     generator = torch.Generator().manual_seed(17 + (hvd.rank() if of is None else of))
     return torch.randint(0, 5, shape, generator=generator).to(dtype)
 
@@ -131,7 +131,7 @@ def test_coalescing_on_a_device_covers_all_since_its_start() -> None:
     ranks = torch.arange(hvd.size(), dtype=torch.float32).repeat_interleave(2)
     assert torch.equal(results[0], ranks)
     assert torch.equal(results[1], ranks + 1)
-    dist.barrier()  # the group goes on
+    dist.barrier()  # the group still works
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float8_e5m2], ids=str)
@@ -243,7 +243,7 @@ def test_async_works_and_futures() -> None:
 
 
 def test_a_future_in_a_callback_of_a_future() -> None:
-    """As PowerSGD's hook does."""
+    """Like PowerSGD's hook."""
 
     def again(done: Any) -> Any:
         return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
@@ -259,7 +259,7 @@ def test_groups(need_ranks: None) -> None:
     if rank < 2:
         assert process_set(pair).process_set_id != process_set(twin).process_set_id
         tensor, other = torch.ones(2), torch.full((2,), 5.0)
-        # In opposite orders: they are different groups.
+        # With opposite orders they are different groups.
         groups = [(pair, tensor), (twin, other)][:: 1 if rank else -1]
         works = [dist.all_reduce(one, group=group, async_op=True) for group, one in groups]
         for work in works:
@@ -292,7 +292,7 @@ def test_process_sets_and_groups_are_views_of_each_other(need_ranks: None) -> No
     pair = dist.new_group([0, 1])
     if rank < 2:
         assert hvd.ProcessSet.from_group(pair).to_group() is pair
-    # A set of horoscale's own; ranks that are in no order, and ranks that are not in it.
+    # A native horoscale set, with ranks in descending order, and ranks outside of it.
     backwards = hvd.add_process_set([1, 0], members_only=True, ordered=True) if rank < 2 else None
     if backwards is not None and "sort_ranks" in inspect.signature(dist.new_group).parameters:
         group = backwards.to_group(timedelta(seconds=33))
@@ -306,14 +306,14 @@ def test_process_sets_and_groups_are_views_of_each_other(need_ranks: None) -> No
         assert [part.item() for part in parts] == [1, 0]
         dist.broadcast(total, src=1, group=group)
         dist.destroy_process_group(group)
-        assert hvd.allreduce(total, op=hvd.Sum, process_set=backwards).item() == 4  # it is left
+        assert hvd.allreduce(total, op=hvd.Sum, process_set=backwards).item() == 4  # it remains
         assert backwards.to_group() is not group
     if backwards is not None:
         assert hvd.remove_process_set(backwards)
         with pytest.raises(ValueError, match="not registered"):
             backwards.to_group()
     last = hvd.ProcessSet([size - 1])
-    last.process_set_id = 7  # as where other ranks have registered it
+    last.process_set_id = 7  # like where other ranks have registered it
     if rank < size - 1:
         with pytest.raises(ValueError, match="does not belong"):
             last.to_group()
@@ -364,7 +364,7 @@ def test_timeouts(need_ranks: None) -> None:
     monitored_barrier(timeout=timedelta(seconds=20))
     group = dist.new_group()
     group.set_timeout(timedelta(milliseconds=20))
-    if hvd.rank() == 0:  # it is destroyed with this pending, which the others never begin
+    if hvd.rank() == 0:  # it is destroyed with this pending, which the others never start
         with pytest.raises(TimeoutError):
             dist.barrier(group=group)
     if hvd.rank() == 0:
@@ -393,4 +393,4 @@ def test_a_monitored_barrier_that_was_given_up_is_none_of_a_later_group(need_ran
     monitored_barrier(pair.to_group(), timedelta(seconds=20))
     dist.destroy_process_group(pair.to_group())
     hvd.barrier(process_set=pair)
-    give_up_process_set(pair, abandon=True)  # what was given up is pending
+    give_up_process_set(pair, abandon=True)  # an abandoned operation is still pending

@@ -1,4 +1,4 @@
-"""torch.distributed's functions that know backends by name, and operations of few programs."""
+"""torch.distributed functions that depend on backend names, and rarely used operations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 import horoscale.torch as hvd
 from horoscale.torch.distributed import GroupTimeoutError, devices, monitored, process_set
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch has changed
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch has changed
 
 
 @pytest.fixture(scope="module", autouse=True)
 def gloo() -> Iterator[Any]:
-    """The default group is horoscale's; the value is a group of Gloo's."""
+    """The default group is horoscale's; the value is a Gloo group."""
     warnings.simplefilter("ignore")
     dist.init_process_group("horoscale", init_method="horoscale://")
     yield dist.new_group(backend="gloo")
@@ -28,7 +28,7 @@ def gloo() -> Iterator[Any]:
 
 
 def sum_of(group: Any) -> int:
-    """Which ranks have taken part in an all_reduce: a bit for each."""
+    """The ranks that participated in an all_reduce, as a bit for each."""
     bits = torch.tensor([1 << dist.get_rank()])
     dist.all_reduce(bits, group=group)
     return int(bits.item())
@@ -45,7 +45,7 @@ def test_monitored_barriers_of_both_backends(gloo: Any, need_ranks: None) -> Non
 
 
 def test_a_barrier_meets_none_of_a_former_default_group(need_ranks: None) -> None:
-    """A rank that has given up leaves a receive behind, which takes no message of another group."""
+    """A rank that aborts leaves a receive behind, which takes no message of another group."""
 
     def meet(seconds: float) -> None:
         number = next(monitored.numbers_of_group(0))
@@ -86,7 +86,7 @@ def test_split_group(need_ranks: None) -> None:
     assert sum_of(half) == sum(1 << one for one in own)
     last = dist.split_group(split_ranks=[[size - 1]])
     assert (last is not None) == (rank == size - 1)
-    # Ranks in the parent, not in the job; a group that nobody else is in.
+    # Ranks of the parent rather than of the job; a group without other members.
     if rank >= middle:
         within = dist.split_group(half, [[one] for one in range(dist.get_world_size(half))])
         assert process_set(within).ranks == [rank]

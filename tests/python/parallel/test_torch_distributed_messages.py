@@ -57,7 +57,7 @@ def test_messages(need_ranks: None) -> None:
 
 
 def exchange(given: torch.Tensor, received: torch.Tensor) -> None:
-    """Rank 0 sends to rank 1, blocking; the others do nothing."""
+    """A blocking send from rank 0 to rank 1; the others do nothing."""
     if hvd.rank() == 0:
         dist.send(given, dst=1)
     elif hvd.rank() == 1:
@@ -72,7 +72,7 @@ def test_memory_of_any_kind(need_ranks: None, count: int) -> None:
     exchange(given.t().contiguous().t(), received)
     parameter = torch.nn.Parameter(torch.zeros(count // 2, 2))
     exchange(given, parameter)
-    small = torch.zeros(count).to(torch.float8_e4m3fn)  # moved as bytes
+    small = torch.zeros(count).to(torch.float8_e4m3fn)  # sent as bytes
     exchange(torch.ones(count).to(small.dtype), small)
     if hvd.rank() == 1:
         assert torch.equal(received, given)
@@ -81,7 +81,7 @@ def test_memory_of_any_kind(need_ranks: None, count: int) -> None:
 
 
 def test_the_same_message_with_other_memory(need_ranks: None) -> None:
-    """What is prepared for the first is used for all."""
+    """The state prepared for the first call is reused for all."""
     for number in range(5):
         received = torch.zeros(3)
         exchange(torch.full((3,), float(number)), received)
@@ -90,9 +90,9 @@ def test_the_same_message_with_other_memory(need_ranks: None) -> None:
 
 
 def test_who_waits_is_known(need_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """dist.send() and dist.recv() are one call of the library; isend() and irecv() start a message.
+    """dist.send() and dist.recv() are one library call; isend() and irecv() start a message.
 
-    So does a call of the group's own methods, whose caller may do anything with what it gets.
+    So do the group's own methods, because callers may use their results freely.
     """
     started: list[bool] = []
     start = messages.start
@@ -120,7 +120,7 @@ def test_who_waits_is_known(need_ranks: None, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_calls_that_wait_see_what_fails(need_ranks: None) -> None:
-    """A message that is run by one call raises what a started one does, and stays pending."""
+    """A message run by one call raises the same errors as a started one, and stays pending."""
     group = dist.new_group([0, 1], timeout=timedelta(milliseconds=20))
     if hvd.rank() == 0:
         with pytest.raises(GroupTimeoutError, match=r"send to rank 1 of ranks .* of 0\.02 s"):

@@ -1,4 +1,4 @@
-"""What goes wrong with tensors: on one rank alone, or because the ranks contradict each other."""
+"""Errors with tensors: on one rank alone, or from contradictory calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MISMATCHES: dict[str, Callable[[str], Any]] = {
 @pytest.mark.conformance
 @pytest.mark.parametrize("kind", MISMATCHES)
 def test_mismatch(kind: str, name: str, need_ranks: None) -> None:
-    """Every rank gets the error, with the name and what the ranks said; the runtime goes on."""
+    """Every rank's error contains the name and all ranks' arguments; the runtime continues."""
     for _ in range(2):
         with pytest.raises(hvd.MismatchError) as failure:
             MISMATCHES[kind](name)
@@ -63,13 +63,13 @@ def test_mismatch(kind: str, name: str, need_ranks: None) -> None:
 
 
 def test_duplicate_name(name: str) -> None:
-    """Pending on this rank, as the others come only after the barrier of the subset's ranks."""
+    """Pending on this rank, because the others wait in the subset's barrier."""
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name=name)
         if hvd.size() > 1:
             with pytest.raises(ValueError, match="pending") as error:
                 hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name=name)
-            # A mistake: elastic training must not retry it.
+            # A programming error: elastic training must not retry it.
             assert type(error.value) is hvd.DuplicateNameError
             assert not isinstance(error.value, hvd.HorovodInternalError)
     hvd.barrier()
@@ -174,7 +174,7 @@ def test_wrong_arguments(kind: str) -> None:
     call, exception, message = LOCAL[kind]
     with pytest.raises(exception, match=message):
         call()
-    if hvd.rank() == 0:  # on one rank alone
+    if hvd.rank() == 0:  # on one rank only
         with pytest.raises(exception, match=message):
             call()
     check(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())))

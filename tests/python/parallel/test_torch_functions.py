@@ -1,4 +1,4 @@
-"""Sending models, optimizers' states and objects to all ranks."""
+"""Sending models, optimizer state and objects to all ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def same_everywhere(value: Any) -> bool:
-    """Whether an object, with its tensors, is that of rank 0 on all ranks."""
+    """Whether an object, including its tensors, equals that of rank 0 on all ranks."""
     values = hvd.allgather_object(value)
     return all(flat(one) == flat(values[0]) for one in values)
 
@@ -77,7 +77,7 @@ def test_broadcast_of_what_is_no_tensor(wrong: Any) -> None:
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "distributed"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_broadcast_optimizer_state(kind: str, wrapped: bool) -> None:
-    """Only the root has a state; then all have it, with its options, and go on alike."""
+    """Only the root has a state; then all have it, including options, and continue equally."""
     model = make_model()
     optimizer = OPTIMIZERS[kind](list(model.parameters()))
     if hvd.rank() == 0:
@@ -132,7 +132,7 @@ def test_objects(name: str) -> None:
 
 
 def test_memory_formats_that_differ_between_the_ranks(name: str) -> None:
-    """Elements are sent by their indices, wherever they lie."""
+    """Elements are sent by index, in any memory layout."""
     values = torch.arange(81.0).view(3, 3, 3, 3)
     own = values + hvd.rank()
     if hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""Gradients go to their places in shared memory from wherever they are, and only there."""
+"""Gradients are moved to their places in shared memory from anywhere, and only there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 import horoscale.torch as hvd
 from horoscale.torch import priorities
 
-SMALL, LARGE = 10, 100_000  # copied through banks, and folded by the ranks in each other's memory
+SMALL, LARGE = 10, 100_000  # copied through banks, and folded in the ranks' memory
 EVERY_SIZE = pytest.mark.parametrize("size", [SMALL, LARGE])
 
 
@@ -26,13 +26,13 @@ def share() -> float:
 
 
 def mean() -> float:
-    """Of the ranks' shares."""
+    """The mean of the ranks' shares."""
     return (hvd.size() + 1) / 2
 
 
 @EVERY_SIZE
 def test_conjugates(size: int) -> None:
-    """They are flags on memory that holds other values."""
+    """They are flags on memory with other values."""
     parameter = nn.Parameter(torch.zeros(size, dtype=torch.complex64))
     optimizer = wrap([parameter])
     (parameter.conj() * (2 + 3j) * share()).real.sum().backward()
@@ -43,7 +43,7 @@ def test_conjugates(size: int) -> None:
 
 @EVERY_SIZE
 def test_members_of_a_group_frozen_in_turn(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many gradients as before need not be of the same shapes."""
+    """The same number of gradients may have different shapes."""
     monkeypatch.setattr(priorities, "_of_parameters", {})
     parameters = [nn.Parameter(torch.zeros(size * (i + 1))) for i in range(3)]
     for parameter in parameters:
@@ -83,7 +83,7 @@ def wrap_layer() -> tuple[nn.Linear, Any]:
 
 
 def test_gradients_of_the_user_are_copied_at_once() -> None:
-    """Their memory may be used again as soon as an overlapped step returns."""
+    """Their memory may be reused as soon as an overlapped step returns."""
     model, optimizer = wrap_layer()
     mine = torch.empty_like(model.weight)
     for step in range(1, 4):
@@ -111,7 +111,7 @@ def test_an_overlapped_step_that_the_ranks_refuse_leaves_their_gradients(need_ra
 
 
 def test_an_optimizer_that_is_dropped_while_its_gradients_are_reduced(need_ranks: None) -> None:
-    """Others write to the places of this rank's gradients, which are nobody else's until then."""
+    """Others write to the places of this rank's gradients, which are unused until then."""
     length = 1_000_000
     late = hvd.size() - 1
     parameter = nn.Parameter(torch.zeros(length))

@@ -10,7 +10,7 @@ from support.torch_reference import check
 
 import horoscale.torch as hvd
 
-# What one process computes instead: from the inputs of all ranks to the output of each.
+# The equivalent in one process: from the inputs of all ranks to the output of each.
 Model = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
@@ -25,9 +25,9 @@ def check_gradient(
     rows: Sequence[int],
     scale: float = 1.0,
 ) -> None:
-    """Each rank's loss weighs its output in another way.
+    """Each rank's loss weights its output differently.
 
-    Gradients are those of the losses' sum, times the scale that Horovod gives the operation's.
+    Gradients are those of the losses' sum, times the scale that Horovod applies.
     """
 
     def loss(output: torch.Tensor, rank: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def test_allgather(rows: Callable[[], list[int]], name: str) -> None:
 
 
 def test_a_loss_that_all_ranks_compute_alike(name: str) -> None:
-    """From gathered tensors: the gradient is that of one process, whatever the number of ranks."""
+    """From gathered tensors: gradients equal those of one process on any number of ranks."""
     inputs = inputs_of_all(uneven())
     torch.cat(inputs).square().sum().backward()
     own = inputs[hvd.rank()].detach().clone().requires_grad_()
@@ -131,7 +131,7 @@ def test_reducescatter_with_splits(name: str) -> None:
 
 
 def only(root: int, result: torch.Tensor) -> list[torch.Tensor]:
-    """What the ranks have where the result is the root's alone."""
+    """The ranks' results if only the root has one."""
     nothing = result[:0] if result.dim() > 1 else result.new_empty(0)
     return [result if rank == root else nothing for rank in range(hvd.size())]
 
@@ -164,7 +164,7 @@ def test_gather(rows: Callable[[], list[int]], name: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("splits", [None, uneven], ids=["even", "splits"])
 def test_scatter(splits: Callable[[], list[int]] | None, name: str) -> None:
-    """A row is left over where splits are given; the others' rows don't count."""
+    """With splits, one row is left over; the others' rows are ignored."""
     given = None if splits is None else splits()
     rows = 2 * hvd.size() if given is None else sum(given) + 1
     for root in range(hvd.size()):
@@ -214,7 +214,7 @@ def test_grouped(grouped: Callable[..., list[torch.Tensor]], name: str) -> None:
     own = [torch.ones(hvd.size(), 2, requires_grad=True) for _ in range(2)]
     options = {} if grouped is hvd.grouped_allgather else {"op": hvd.Sum}
     first, _ = grouped(own, name=name, **options)
-    (first * 3.0).sum().backward()  # the second plays no part
+    (first * 3.0).sum().backward()  # the second is unused
     each = 3.0 if grouped is hvd.grouped_allgather else 3.0 * hvd.size()
     check(own[0].grad, torch.full_like(own[0], each))
     check(own[1].grad, torch.zeros_like(own[1]))
@@ -231,7 +231,7 @@ def test_grouped_allgather_uneven(name: str) -> None:
 def test_asynchronous(name: str) -> None:
     own = torch.ones(3, requires_grad=True)
     handle = hvd.allreduce_async(own, op=hvd.Sum, name=name)
-    with torch.no_grad():  # what counts is where the operation was started
+    with torch.no_grad():  # the mode at the start of the operation counts
         result = hvd.synchronize(handle)
     result.sum().backward()
     check(own.grad, torch.full((3,), float(hvd.size())))
@@ -275,14 +275,14 @@ def test_within_a_process_set(name: str, need_ranks: None) -> None:
         moved = hvd.broadcast(scattered, 0, name=f"{name}.b", process_set=evens)
         moved.sum().backward()
         n = evens.size()
-        # The gradient of the root's rows, whose sum all members have a part in.
+        # The gradient of the root's rows, to which all members contribute.
         expected = torch.full((2, 2), float(n)) if hvd.rank() == 0 else torch.zeros(2, 2)
         check(own.grad, expected)
     assert hvd.remove_process_set(evens)
 
 
 def in_order(order: Sequence[int], model: Model) -> Model:
-    """The model of a set of all ranks in this order: it is given and gives what positions have."""
+    """The model of a set with all ranks in this order: inputs and outputs are by position."""
 
     def of_ranks(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         outputs = model([inputs[rank] for rank in order])

@@ -1,4 +1,4 @@
-"""What `.grad` is, and when: gradients_ready="step" and "backward"."""
+"""The content of `.grad` over time: gradients_ready="step" and "backward"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from horoscale.torch import rounds
 
 
 def wait_until_reduced(optimizer: Any) -> None:
-    """Wait for the reductions, but leave their results where they are."""
+    """Wait for the reductions, but leave their results in place."""
     for group in optimizer._reducer.groups:
         for handle, _ in group._in_flight:
             handle.wait()
@@ -44,7 +44,7 @@ def share() -> float:
 
 
 def mean() -> float:
-    """Of the ranks' shares."""
+    """The mean of the ranks' shares."""
     return (hvd.size() + 1) / 2
 
 
@@ -99,7 +99,7 @@ def test_a_change_before_the_step_is_told_once(size: int) -> None:
         assert part in text
     assert "overlap_step" not in text
     assert warned[0].filename == __file__
-    step()  # says nothing: warnings are errors here
+    step()  # does not warn: warnings are errors here
     assert_all(parameter.detach(), -2 * mean())
 
 
@@ -129,7 +129,7 @@ def test_a_change_where_there_is_no_shared_memory(
 
 
 def test_a_change_where_one_of_a_group_is_sparse() -> None:
-    """A group that can't be reduced to its places as a whole does not write to `.grad` either."""
+    """A group that can't be reduced in place as a whole does not write to `.grad` either."""
     embedding = torch.nn.Embedding(4, 3, sparse=True)
     linear = torch.nn.Linear(300, 300, bias=False)
     parameters = [*embedding.named_parameters("embedding"), *linear.named_parameters("linear")]
@@ -168,11 +168,11 @@ def test_a_further_backward_is_reduced_again() -> None:
         optimizer.zero_grad()
         (parameter * share()).sum().backward()
         with warnings.catch_warnings():
-            warnings.simplefilter("error" if step else "ignore")  # it is told once
+            warnings.simplefilter("error" if step else "ignore")  # it warns once
             (parameter * 2 * share()).sum().backward()
         torch.testing.assert_close(parameter.grad, torch.full((10,), 3 * mean()))
         optimizer.step()
-        (parameter * 2 * share()).sum().backward()  # a GAN's: nobody wants it
+        (parameter * 2 * share()).sum().backward()  # as in a GAN: not needed
     optimizer.zero_grad()
     (parameter * share()).sum().backward()
     with optimizer.no_sync():
@@ -182,12 +182,12 @@ def test_a_further_backward_is_reduced_again() -> None:
     torch.testing.assert_close(parameter.grad, torch.full((10,), 3 * mean()))
 
 
-@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph; told once a process
+@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph; warns once per process
 def test_a_further_backward_with_a_sum_is_refused() -> None:
     parameter, _optimizer = one_parameter(10, gradients_ready="backward", op=hvd.Sum)
     for _ in range(2):
         (parameter * share()).sum().backward()
-        parameter.grad = None  # as model.zero_grad() does: it begins anew
+        parameter.grad = None  # like model.zero_grad(): resets the state
     (parameter * share()).sum().backward()
     assert_all(parameter.grad, mean() * hvd.size())
     with pytest.raises(AssertionError, match=r"op=Average only.*zero_grad.*no_sync"):
@@ -199,7 +199,7 @@ def test_a_further_backward_with_a_sum_is_refused() -> None:
 @pytest.mark.parametrize("ready", ["step", "backward"])
 @pytest.mark.parametrize("how", ["cloned", "in-part"])
 def test_a_sum_that_is_not_forgotten_is_not_reduced_again(how: str, ready: str) -> None:
-    """Also where it is a copy, and where the further pass leaves it alone."""
+    """Even if it is a copy, and even if the further pass does not modify it."""
     first, second = (nn.Parameter(torch.zeros(4)) for _ in range(2))
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD([first, second], 1.0), gradients_ready=ready, op=hvd.Sum
@@ -217,7 +217,7 @@ def test_a_sum_that_is_not_forgotten_is_not_reduced_again(how: str, ready: str) 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average], ids=["sum", "average"])
 @pytest.mark.parametrize("how", ["model", "parameter", "none"])
 def test_gradients_that_are_zeroed_begin_anew(how: str, op: int) -> None:
-    """Without an error and without a warning, which is an error here."""
+    """Without an error and without a warning, which would be an error here."""
     parameter, _optimizer = one_parameter(10, gradients_ready="backward", op=op)
     for _ in range(3):
         (parameter * share()).sum().backward()
@@ -243,7 +243,7 @@ def test_sparse_gradients_that_are_zeroed_begin_anew() -> None:
     optimizer.zero_grad()
 
 
-@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph; told once a process
+@pytest.mark.filterwarnings("ignore:Using backward")  # with create_graph; warns once per process
 def test_gradients_with_a_graph_begin_anew() -> None:
     parameter, _optimizer = one_parameter(4, gradients_ready="backward", op=hvd.Sum)
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_gradients_with_a_graph_begin_anew() -> None:
 
 
 def test_gradients_that_nobody_adds_up_are_not_looked_for() -> None:
-    """torch.autograd.grad() computes gradients, as backward() does, and adds them to nothing."""
+    """torch.autograd.grad() computes gradients like backward(), but accumulates nothing."""
     parameter, optimizer = one_parameter(4, gradients_ready="backward", op=hvd.Sum)
     (parameter * share()).sum().backward()
     torch.autograd.grad((parameter * share()).sum(), [parameter])
@@ -263,7 +263,7 @@ def test_gradients_that_nobody_adds_up_are_not_looked_for() -> None:
 
 
 def test_the_default_has_one_hook_for_each_gradient() -> None:
-    """The earlier one, which takes time, is for those who ask what a pass adds to."""
+    """The earlier hook, which costs time, is only for options that need previous gradients."""
     for options, earlier in [({}, 0), ({"gradients_ready": "backward"}, 1), ({"op": hvd.Sum}, 1)]:
         parameter, _optimizer = one_parameter(4, **options)
         assert len(parameter._backward_hooks or ()) == earlier
@@ -285,13 +285,13 @@ def test_a_further_backward_is_told_once() -> None:
     for part in ("unnamed.0", "no_sync()"):
         assert part in str(warning.message)
     assert warning.filename == __file__
-    step()  # says nothing: warnings are errors here
+    step()  # does not warn: warnings are errors here
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "two-optimizers"])
 def test_a_parameter_that_one_rank_has_no_use_for(need_ranks: None, shared: bool) -> None:
-    """Nobody waits in backward(); the averages come in step(), and the next step is as ever."""
+    """backward() does not wait; averages arrive in step(), and the next step is normal."""
     used, sometimes = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
     parameters = [[used], [sometimes]] if shared else [[used, sometimes]]
     optimizers = [
@@ -325,7 +325,7 @@ def test_a_parameter_that_one_rank_has_no_use_for(need_ranks: None, shared: bool
 
 
 def test_losses_of_parts_of_a_model() -> None:
-    """Each pass has the gradients of its part; together they are those of a step."""
+    """Each pass has the gradients of its part; their sum is that of a step."""
     first, second = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD([first, second], 1.0), gradients_ready="backward"
@@ -375,7 +375,7 @@ def test_accumulation_by_number(need_ranks: None) -> None:
         optimizer.step()
         for one, gradient in zip(model.parameters(), before, strict=True):
             assert torch.equal(one.grad, gradient)
-        loss_of(model, 0, hvd.rank()).backward()  # a GAN's: half of what a reduction takes
+        loss_of(model, 0, hvd.rank()).backward()  # as in a GAN: half of what a reduction needs
     assert_same_parameters(model, train_alone(sgd, passes=2))
 
 
@@ -393,7 +393,7 @@ def test_parameters_that_come_later_are_ready_too() -> None:
         assert torch.equal(one.grad, gradient)
     optimizer.zero_grad()
     model[0].requires_grad_(True)
-    with pytest.warns(UserWarning, match="without averages"):  # once: it has been seen then
+    with pytest.warns(UserWarning, match="without averages"):  # once: then it is known
         loss_of(model, 1, hvd.rank()).backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -448,12 +448,12 @@ def test_a_closure_after_synchronize() -> None:
         optimizer.step(closure)
     assert told[0].filename == __file__
     assert_all(parameter.detach(), -mean())
-    optimizer.step(closure)  # says nothing: warnings are errors here
+    optimizer.step(closure)  # does not warn: warnings are errors here
     assert_all(parameter.detach(), -2 * mean())
 
 
 def test_ranks_in_different_steps(need_ranks: None) -> None:
-    """A rank may do steps without any agreement; the next one finds it out."""
+    """A rank may run steps without any agreement; the next one detects it."""
     parameter, optimizer = one_parameter(4, gradients_ready="backward")
     if hvd.rank() == 0:
         with optimizer.skip_synchronize():
@@ -481,7 +481,7 @@ def test_a_closure_that_is_called_again(ready: str) -> None:
 
     def closure(own: bool) -> torch.Tensor:
         (optimizer if own else expected).zero_grad()
-        loss = losses(model if own else alone)  # alike on all ranks, as LBFGS needs it
+        loss = losses(model if own else alone)  # equal on all ranks, as LBFGS requires
         loss.backward()
         return loss
 

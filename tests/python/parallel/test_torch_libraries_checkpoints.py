@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 
 def saved(how: str, state: dict[str, Any], folder: Path, group: Any = None) -> None:
-    """Save a state by all members of a group."""
+    """Save a state with all members of a group."""
     import torch.distributed.checkpoint as dcp
 
     if how == "save":
@@ -43,7 +43,7 @@ def saved(how: str, state: dict[str, Any], folder: Path, group: Any = None) -> N
 @pytest.mark.parametrize("how", ["save", "async_save"])
 @pytest.mark.parametrize("numbers", [(2, 4, 1), (1, 4, 2), (4, 2, 4)])
 def test_resharding(how: str, numbers: tuple[int, ...], folder: Path) -> None:
-    """One saves, the next loads that and saves it: so many ranks, as far as there are as many."""
+    """One group saves, the next loads and saves again, for as many group sizes as possible."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -69,7 +69,7 @@ def test_resharding(how: str, numbers: tuple[int, ...], folder: Path) -> None:
 
 
 def test_training_goes_on_from_a_checkpoint(folder: Path) -> None:
-    """A sharded model and its optimizer, saved while the training goes on."""
+    """A sharded model and its optimizer, saved while training continues."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.fsdp import fully_shard
@@ -85,7 +85,7 @@ def test_training_goes_on_from_a_checkpoint(folder: Path) -> None:
         return module, torch.optim.Adam(module.parameters(), lr=0.01)
 
     with default_group("horoscale"):
-        own_group = dist.new_group()  # its operations are another thread's
+        own_group = dist.new_group()  # another thread runs its operations
         module, optimizer = made()
         steps(module, optimizer)
         weights, moments = get_state_dict(module, optimizer)

@@ -35,7 +35,7 @@ def test_ddp(options: dict[str, Any]) -> None:
 
 
 def test_ddp_of_integers() -> None:
-    """Sums that nothing rounds have Gloo's bits on any number of ranks."""
+    """Sums without rounding have Gloo's bits on any number of ranks."""
 
     def case() -> list[torch.Tensor]:
         module = DistributedDataParallel(nn.Linear(16, 8), bucket_cap_mb=MANY_BUCKETS)
@@ -51,7 +51,7 @@ def test_ddp_of_integers() -> None:
 
 
 class Branches(nn.Module):
-    """Even ranks use one of its layers, odd ones the other."""
+    """Even ranks use one of its layers, odd ranks the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def hooked(hook: str) -> list[torch.Tensor]:
         powerSGD_hook,
     )
 
-    # The callbacks of PowerSGD begin allreduces whenever they run: buckets would mix.
+    # PowerSGD's callbacks start allreduces at any time: buckets would be mixed.
     megabytes = 25 if hook == "powerSGD" else MANY_BUCKETS
     module = DistributedDataParallel(model(), bucket_cap_mb=megabytes)
     group = module.process_group
@@ -107,7 +107,7 @@ def hooked(hook: str) -> list[torch.Tensor]:
         state = post_localSGD_hook.PostLocalSGDState(group, some, start_localSGD_iter=2)
         module.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     elif hook == "bf16_compress":
-        # PyTorch refuses it by its name where there is no NCCL, whatever the backend.
+        # Without NCCL, PyTorch rejects it by name, whatever the backend.
         def compress(state, bucket):  # type: ignore[no-untyped-def]
             return default_hooks.bf16_compress_hook(state, bucket)
 
@@ -123,7 +123,7 @@ def hooked(hook: str) -> list[torch.Tensor]:
 def test_communication_hooks(hook: str) -> None:
     if hvd.size() == 2 or hook not in ("fp16_compress", "bf16_compress"):
         same_as_gloo(lambda: hooked(hook))
-    else:  # each sum of Gloo's is rounded to half precision, in an order of its own
+    else:  # Gloo rounds each sum to half precision, in its own order
         close(
             on("horoscale", lambda: hooked(hook)),
             on("gloo", lambda: hooked(hook)),
@@ -133,7 +133,7 @@ def test_communication_hooks(hook: str) -> None:
 
 
 def zero_redundancy(overlap: bool, steps: int) -> list[torch.Tensor]:
-    """Train with an optimizer whose state the ranks share out."""
+    """Train with an optimizer whose state is divided among the ranks."""
     from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -158,5 +158,5 @@ def test_zero_redundancy_optimizer() -> None:
 
 
 def test_zero_redundancy_optimizer_that_steps_in_the_backward_pass() -> None:
-    """PyTorch refuses it over Gloo. Its first two steps change nothing: buckets are made then."""
+    """PyTorch rejects it over Gloo. The first two steps only build buckets."""
     close(on("horoscale", lambda: zero_redundancy(True, 5)), train_alone())

@@ -35,7 +35,7 @@ def each_functional_collective(rows: torch.Tensor, parts: torch.Tensor) -> list[
 
 
 def coalesced_ones(rows: torch.Tensor, parts: torch.Tensor) -> list[torch.Tensor]:
-    """Those of several tensors, which Gloo has not."""
+    """Those of several tensors, which Gloo lacks."""
     group: Any = dist.group.WORLD
     both = [parts, parts * 2]
     return [
@@ -46,7 +46,7 @@ def coalesced_ones(rows: torch.Tensor, parts: torch.Tensor) -> list[torch.Tensor
 
 
 def ordinary_ones(rows: torch.Tensor, parts: torch.Tensor) -> list[torch.Tensor]:
-    """Which the compiler replaces by functional ones."""
+    """The compiler replaces these by functional ones."""
     size = dist.get_world_size()
     total, gathered = rows * 1, rows.new_empty(size * len(rows))
     scattered, dealt = parts.new_empty(len(parts) // size), torch.empty_like(parts)
@@ -60,7 +60,7 @@ def ordinary_ones(rows: torch.Tensor, parts: torch.Tensor) -> list[torch.Tensor]
 
 
 def with_gradients(rows: torch.Tensor, parts: torch.Tensor) -> list[torch.Tensor]:
-    """Those that have gradients."""
+    """Those with gradients."""
     group: Any = dist.group.WORLD
     gathered = functional.all_gather_tensor_autograd(rows, 0, group)
     scattered = functional.reduce_scatter_tensor_autograd(gathered * gathered, "sum", 0, group)

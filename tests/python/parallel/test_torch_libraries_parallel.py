@@ -18,7 +18,7 @@ pytestmark = MARKS
 def test_dtensor_moves_between_placements() -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    whole = torch.arange(30.0).view(10, 3)  # no even shards
+    whole = torch.arange(30.0).view(10, 3)  # uneven shards
 
     def case() -> list[torch.Tensor]:
         ranks = mesh()
@@ -161,9 +161,9 @@ def attention_inputs() -> list[torch.Tensor]:
 @pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_context_parallel(rotate: str, is_causal: bool) -> None:
-    """The ring of PyTorch's context_parallel(), with the CPU's attention put in.
+    """PyTorch's ring of context_parallel(), with the CPU's attention inserted.
 
-    context_parallel() itself replaces attentions of accelerators only.
+    context_parallel() itself only replaces the attention of accelerators.
     """
     ring = pytest.importorskip("torch.distributed.tensor.experimental._attention")
     ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")

@@ -1,4 +1,4 @@
-"""PyTorch's pipelines over the backend of torch.distributed: their schedules."""
+"""PyTorch's pipeline schedules over the backend of torch.distributed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def stages_of(schedule: str) -> list[int]:
-    """Which of the stages are this rank's."""
+    """The stages of this rank."""
     size, rank = hvd.size(), hvd.rank()
     if schedule in ("ScheduleGPipe", "Schedule1F1B"):
         return [rank]
@@ -38,7 +38,7 @@ def stages_of(schedule: str) -> list[int]:
 
 
 def run(schedule: str) -> list[torch.Tensor]:
-    """A step; this rank's gradients, and the output where the last stage is this rank's."""
+    """A step; returns this rank's gradients, and the output if it has the last stage."""
     from torch.distributed import pipelining
     from torch.distributed.pipelining import schedules
 

@@ -14,12 +14,12 @@ import horoscale.torch as hvd
 
 pytestmark = MARKS
 
-# Of bfloat16, in which some of these compute.
+# For bfloat16, in which some of these compute.
 BFLOAT16 = {"rtol": 5e-2, "atol": 2e-2}
 
 
 def fully_sharded(on_mesh: Any, **options: Any) -> list[torch.Tensor]:
-    """Train by FSDP2; return the whole parameters."""
+    """Train with FSDP2; return the whole parameters."""
     from torch.distributed.fsdp import fully_shard
 
     module = model()
@@ -106,7 +106,7 @@ def test_fsdp1(strategy: str) -> None:
 
 
 def test_fsdp1_state_dicts() -> None:
-    """A sharded model's whole state is gathered, and dealt out again."""
+    """The whole state of a sharded model is gathered, and distributed again."""
     from torch.distributed.checkpoint.state_dict import (
         StateDictOptions,
         get_model_state_dict,

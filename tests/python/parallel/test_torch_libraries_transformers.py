@@ -1,4 +1,4 @@
-"""GPT-2 and Llama of transformers, divided by plans and not edited, train as one process does."""
+"""Unmodified GPT-2 and Llama of transformers, divided by plans, train as one process does."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make(kind: str, heads: int, dropout: float = 0.0, attention: str = "sdpa") -
 
 @pytest.fixture(autouse=True)
 def double_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Llama's norms round to float32, which would hide what is compared."""
+    """Llama's norms round to float32, which would hide differences."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ def loss_of(model: nn.Module, words: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize("heads", [24, 10])  # of 10, or 5 pairs, some ranks have one more
+@pytest.mark.parametrize("heads", [24, 10])  # of 10, or of 5 pairs, some ranks have one more
 @pytest.mark.parametrize("kind", list(PLANS))
 def test_trains_as_one_process(kind: str, heads: int, sequence_parallel: bool) -> None:
     with mesh(tp=hvd.size()) as made:
@@ -101,11 +101,11 @@ def test_trains_as_one_process(kind: str, heads: int, sequence_parallel: bool) -
 
 @pytest.mark.parametrize("kind", list(PLANS))
 def test_checkpoints_and_text(kind: str) -> None:
-    """Gradients of layers that are computed twice, and words one by one from a cache."""
+    """Gradients of recomputed layers, and words one by one from a cache."""
     with mesh(tp=hvd.size()) as made:
         whole = make(kind, 8)
         model = par.tensor_parallel(copy.deepcopy(whole), made.tp, PLANS[kind], True)
-        # transformers 5.24 has renamed it.
+        # transformers 5.24 renamed it.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
         words = torch.randint(WORDS, (2, 9))
@@ -147,7 +147,7 @@ def test_heads_of_all_ranks_drop_other_weights(
         loss_of(model.train(), words).backward()
         seeds = hvd.allgather_object(drawn)
         assert any(len(set(of_call)) == hvd.size() for of_call in zip(*seeds, strict=True))
-        # What is whole goes on with the same numbers everywhere, and is the same.
+        # Undivided parts continue with the same random numbers on all ranks, and are equal.
         assert len(set(hvd.allgather_object(torch.rand(()).item()))) == 1
         norm = next(
             one for name, one in model.named_parameters() if "ln_f" in name or "norm" in name

@@ -1,4 +1,4 @@
-"""DistributedOptimizer(sync_every=...): local SGD and DiLoCo, beside what one process computes."""
+"""DistributedOptimizer(sync_every=...): local SGD and DiLoCo, compared with one process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_trains_as_one_process_does(inner: str, outer: str, every: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounds_that_end_anywhere(seed: int) -> None:
-    """Of random lengths, ended by their number of steps or by the script, with any step counts."""
+    """Random lengths, ended by their number of steps or by the script, with any step counts."""
     chance = random.Random(seed)
     every = chance.randint(1, 6)
     outer = OUTER[chance.choice(list(OUTER))]
@@ -51,7 +51,7 @@ def test_rounds_that_end_anywhere(seed: int) -> None:
         steps = [chance.randint(0, every) for _ in range(hvd.size())]
         own, done = steps[hvd.rank()], taken[hvd.rank()]
         train(model, optimizer, range(done, done + own))
-        if own < every:  # who has taken all steps has synchronized
+        if own < every:  # ranks that have taken all steps have synchronized
             optimizer.synchronize_parameters()
         assert_same_bits(model)
         taken = [a + b for a, b in zip(taken, steps, strict=True)]
@@ -77,7 +77,7 @@ def test_nothing_is_synchronized_twice() -> None:
     optimizer = wrap(model, sync_every=2, outer_optimizer=OUTER["nesterov"])
     train(model, optimizer, range(2))
     reached = [one.detach().clone() for one in model.parameters()]
-    optimizer.synchronize_parameters()  # momentum moves nothing without a step
+    optimizer.synchronize_parameters()  # without steps, momentum has no effect
     for one, expected in zip(model.parameters(), reached, strict=True):
         assert torch.equal(one, expected)
 
@@ -129,7 +129,7 @@ def test_weights_of_ranks() -> None:
 
 
 class Halved(hvd.Compression.none):
-    """A compressor of the user's own."""
+    """A user-defined compressor."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -152,7 +152,7 @@ class Halved(hvd.Compression.none):
     ids=["fp16", "bf16", "int8", "table", "own"],
 )
 def test_compression(compression: Any) -> None:
-    """On one host nothing is rounded; test_hosts_collectives.py has several."""
+    """On one host nothing is rounded; test_hosts_collectives.py uses several."""
     model = make_model()
     optimizer = wrap(model, sync_every=2, compression=compression)
     train(model, optimizer, range(4))
@@ -161,7 +161,7 @@ def test_compression(compression: Any) -> None:
 
 
 def test_several_dtypes_and_shapes() -> None:
-    """Also a channels_last weight, a scalar and a parameter without elements."""
+    """Including a channels_last weight, a scalar and a parameter without elements."""
     torch.manual_seed(3)
     dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     parameters = [nn.Parameter(torch.randn(3, dtype=dtype)) for dtype in dtypes]
@@ -173,7 +173,7 @@ def test_several_dtypes_and_shapes() -> None:
         for one in parameters:
             one.grad = torch.full_like(one, float(hvd.rank()))
         optimizer.step()
-    # Two steps of half the rank; the average of the ranks is half the last one.
+    # Each step moves by half the rank; the average rank is half of the last one.
     for one, start in zip(parameters, before, strict=True):
         tolerance = 0.05 if one.dtype in (torch.float16, torch.bfloat16) else 1e-5
         torch.testing.assert_close(
@@ -204,7 +204,7 @@ def test_gradient_accumulation(way: str) -> None:
 
 
 def test_closure_and_clipping() -> None:
-    """The loss comes back from a closure; synchronize() leaves gradients as they are."""
+    """step() returns the closure's loss; synchronize() leaves gradients unchanged."""
     model, clipped = make_model(), make_model()
     optimizer, other = wrap(model, sync_every=2), wrap(clipped, sync_every=2)
     for step in range(4):
@@ -228,7 +228,7 @@ def test_closure_and_clipping() -> None:
 
 
 def test_sparse_gradients() -> None:
-    """They stay with their rank: the optimizer has to take them; changes are dense."""
+    """They stay on their rank, whose optimizer must support them; changes are dense."""
     torch.manual_seed(1)
     table = nn.Embedding(5, 3, sparse=True).double()
     before = table.weight.detach().clone()
@@ -245,7 +245,7 @@ def test_sparse_gradients() -> None:
 
 
 def test_uneven_data(need_ranks: None) -> None:
-    """A rank with less data ends its round and joins; the last one's values go to all."""
+    """A rank with less data ends its round and joins; all get the last one's values."""
     outer = OUTER["nesterov"]
     model = make_model()
     optimizer = wrap(model, sync_every=2, outer_optimizer=outer)
@@ -257,6 +257,6 @@ def test_uneven_data(need_ranks: None) -> None:
     others = hvd.size() - 1
     rounds = [[2] + [2] * others, [1] + [2] * others, [0] + [2] * others]
     assert_alike(model, train_alone(sgd, outer, rounds))
-    # All go on together, with the same momentum.
+    # All continue together, with the same momentum.
     train(model, optimizer, range(6, 8))
     assert_same_bits(model)

@@ -1,4 +1,4 @@
-"""DistributedOptimizer(sync_every=...) over its life: options, checkpoints, changing parameters."""
+"""DistributedOptimizer(sync_every=...) over its life: options, checkpoints, parameter changes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_is_the_users_optimizer() -> None:
 
 @pytest.mark.parametrize("wrapped_first", [True, False])
 def test_schedulers(wrapped_first: bool) -> None:
-    """One of the local steps, and one of the outer steps."""
+    """One for the local steps, and one for the outer steps."""
 
     def halve(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -99,7 +99,7 @@ def test_schedulers(wrapped_first: bool) -> None:
 
 @pytest.mark.parametrize("way", ["plain", "unscale"])
 def test_grad_scaler(way: str) -> None:
-    """A rank skips a step and all synchronize in the same call nevertheless."""
+    """A rank skips a step, and all still synchronize in the same call."""
     model = make_model()
     optimizer = wrap(model, sync_every=2)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
@@ -123,7 +123,7 @@ def test_grad_scaler(way: str) -> None:
 
 
 def test_grad_scaler_with_a_fused_optimizer() -> None:
-    """It unscales gradients itself, in its kernel."""
+    """It unscales gradients in its own kernel."""
     model, alone = make_model(), make_model()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1, fused=True), sync_every=2
@@ -158,7 +158,7 @@ def test_parameter_group_added_within_a_round(outer: str) -> None:
 
 
 def test_frozen_and_unused_parameters() -> None:
-    """What is frozen has no anchor; what has no gradient on a rank counts as unchanged there."""
+    """A frozen one has no anchor; without a gradient on a rank it counts as unchanged there."""
     model = make_model()
     model[0].weight.requires_grad_(False)
     frozen = model[0].weight.detach().clone()
@@ -186,7 +186,7 @@ def test_frozen_and_unused_parameters() -> None:
 @pytest.mark.parametrize("stop", [2, 3])
 @pytest.mark.parametrize("outer", OUTER)
 def test_checkpoint(outer: str, stop: int) -> None:
-    """Training that goes on from a checkpoint, within a round too, is the same bit by bit."""
+    """Training resumed from a checkpoint, even within a round, is identical bit by bit."""
     options = {"sync_every": 2, "outer_optimizer": OUTER[outer]}
     model = make_model()
     optimizer = wrap(model, **options)
@@ -237,7 +237,7 @@ def test_checkpoint_of_another_outer_optimizer() -> None:
 
 @pytest.mark.parametrize("outer", OUTER)
 def test_elastic_state_within_a_round(outer: str) -> None:
-    """Each rank goes back to its own parameters of the last commit, and to the shared anchor."""
+    """Each rank returns to its own parameters of the last commit, and to the shared anchor."""
     model = make_model()
     optimizer = wrap(model, sync_every=3, outer_optimizer=OUTER[outer])
     state = elastic.TorchState(model, optimizer, step=0)
@@ -253,7 +253,7 @@ def test_elastic_state_within_a_round(outer: str) -> None:
 
 
 def test_elastic_sync_within_a_round(need_ranks: None) -> None:
-    """All go on from one rank's parameters, and from the anchor that all share."""
+    """All continue from one rank's parameters, and from the shared anchor."""
     model = make_model()
     optimizer = wrap(model, sync_every=3, outer_optimizer=OUTER["nesterov"])
     train(model, optimizer, range(4))
@@ -267,7 +267,7 @@ def test_elastic_sync_within_a_round(need_ranks: None) -> None:
 
 
 def test_several_optimizers() -> None:
-    """Each has rounds and operations of its own."""
+    """Each has its own rounds and operations."""
     model = make_model()
     optimizers: list[Any] = [
         hvd.DistributedOptimizer(sgd(list(part.parameters())), sync_every=every)
@@ -282,7 +282,7 @@ def test_several_optimizers() -> None:
 
 
 def test_a_synchronization_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step tries again."""
+    """The next step retries."""
     model = make_model()
     optimizer = wrap(model, sync_every=2, outer_optimizer=OUTER["adam"])
     train(model, optimizer, range(1))

@@ -1,4 +1,4 @@
-"""Training loops that clip, scale, accumulate or train two networks, beside DDP's."""
+"""Training loops that clip, scale, accumulate or train two networks, compared with DDP."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def process_group() -> Iterator[None]:
         yield
         hvd.barrier()
         torch.distributed.destroy_process_group()
-        hvd.barrier()  # a store whose folder goes meanwhile ends the process
+        hvd.barrier()  # if the store's folder is removed early, the process aborts
 
 
 def sample(step: int, *shape: int) -> torch.Tensor:
-    """This rank's input of a step."""
+    """This rank's input for a step."""
     random = torch.Generator().manual_seed(100 * step + hvd.rank())
     return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 class Loop:
-    """How a training is distributed: what its script has to write."""
+    """A way to distribute training: the lines that its script needs."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -58,13 +58,13 @@ class Loop:
         return model, wrap(model, make, gradients_ready=self.kind, **options)
 
     def ready(self, *optimizers: Any) -> None:
-        """Have averages in `.grad`: what a script written for "step" does for it."""
+        """Make sure that `.grad` has averages, as a script written for "step" does."""
         if self.kind == "step":
             for optimizer in optimizers:
                 optimizer.synchronize()
 
     def step(self, optimizer: Any, step: Callable[[], Any] | None = None) -> None:
-        """Do the step after ready()."""
+        """Take the step after ready()."""
         if self.kind != "step":
             (step or optimizer.step)()
             return
@@ -80,7 +80,7 @@ def clipping(loop: Loop) -> nn.Module:
         loss_of(model, step, hvd.rank()).backward()
         loop.ready(optimizer)
         loop.seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05))
-        assert loop.seen[-1] > 0.05  # it bites
+        assert loop.seen[-1] > 0.05  # it has an effect
         loop.step(optimizer)
     return plain
 
@@ -93,7 +93,7 @@ def scaling(loop: Loop) -> nn.Module:
         optimizer.zero_grad()
         loss = loss_of(model, step, hvd.rank())
         if step == 1 and hvd.rank() == 0:
-            loss = loss * float("inf")  # no rank does this step
+            loss = loss * float("inf")  # no rank takes this step
         scaler.scale(loss).backward()
         loop.ready(optimizer)
         scaler.unscale_(optimizer)
@@ -127,13 +127,13 @@ def networks(loop: Loop) -> tuple[nn.Module, ...]:
 
 
 def gan(loop: Loop) -> nn.Module:
-    """One backward pass for the critic's step; the generator's goes through the critic."""
+    """One backward pass for the critic's step; the generator's passes through the critic."""
     plain = networks(loop)
     (generator, optimizer_g), (critic, optimizer_d) = map(loop.distribute, plain)
     ones, zeros = torch.ones(4, 1).double(), torch.zeros(4, 1).double()
     for step in range(STEPS):
         fake = generator(sample(step, 4, 3))
-        # Forgets what the generator's pass has left: by either of the two.
+        # Clears the gradients of the generator's pass, in either way.
         (optimizer_d if step % 2 else critic).zero_grad()
         both = critic(torch.cat([sample(step + 50, 4, 6), fake.detach()]))
         LOSS(both, torch.cat([ones, zeros])).backward()

@@ -19,7 +19,7 @@ DTYPES = (
 
 @pytest.fixture
 def tag(name: str) -> Iterator[int]:
-    """Of this test alone, which no rank leaves before the others: a failed one leaves no trace."""
+    """A set for this test, which all ranks leave together, so that failures can't affect others."""
     yield zlib.crc32(name.encode()) << 8
     hvd.barrier()
 

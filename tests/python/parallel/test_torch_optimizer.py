@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the ranks together get what one process gets with all their batches."""
+"""DistributedOptimizer: the ranks' result equals that of one process with all batches."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_gradients_live_in_buckets(buckets: bool) -> None:
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_gradients_that_the_ranks_fold_in_each_others_memory(passes: int) -> None:
-    # Larger than what is copied through banks, of odd sizes, and one that autograd makes in
-    # another order than the parameter's.
+    # Larger than what is copied through banks, of odd sizes, and one that autograd creates in
+    # another layout than the parameter's.
     model = nn.Sequential(nn.Linear(301, 1001), nn.ReLU(), nn.Linear(1001, 3)).double()
     model[2].weight.register_hook(lambda gradient: gradient.t().contiguous().t())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -89,7 +89,7 @@ def test_gradients_that_the_ranks_fold_in_each_others_memory(passes: int) -> Non
         reduced = [parameter.grad.clone() for parameter in model.parameters()]
         with optimizer.skip_synchronize():
             optimizer.zero_grad()
-            optimizer.step()  # without gradients: nothing changes
+            optimizer.step()  # without gradients nothing changes
     wanted = torch.autograd.grad(
         model(everywhere.flatten(0, 2)).square().sum() / hvd.size(), list(model.parameters())
     )
@@ -267,7 +267,7 @@ def test_zero_grad_with_work_pending() -> None:
         optimizer.set_backward_passes_per_step(1)
     with pytest.raises(AssertionError, match="backward_passes_per_step=2"):
         loss_of(model, 2, hvd.rank()).backward()
-    with pytest.warns(UserWarning, match="change is lost"):  # what that pass has added
+    with pytest.warns(UserWarning, match="change is lost"):  # added by that pass
         optimizer.step()
     optimizer.zero_grad()
 
@@ -314,7 +314,7 @@ def test_channels_last(buckets: bool) -> None:
 
 
 def test_ranks_that_disagree_about_the_memory_format(buckets: bool, need_ranks: None) -> None:
-    """All extents are alike, so that the shapes alone would not tell."""
+    """All extents are equal, so the shapes alone would not show it."""
     model = nn.Conv2d(3, 3, 3)
     if hvd.rank() == 0:
         model = model.to(memory_format=torch.channels_last)
@@ -336,7 +336,7 @@ def test_shapes_that_differ_are_no_memory_formats(buckets: bool, need_ranks: Non
 @pytest.mark.parametrize("ready", ["step", "backward"])
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "another-order-on-rank-0"])
 def test_orders_of_memory_that_no_shape_can_tell(buckets: bool, alike: bool, ready: str) -> None:
-    """The order's number is too large; elements are sent by their indices."""
+    """The layout's number is too large; elements are sent by index."""
     values = torch.arange(720.0).view(2, 3, 4, 5, 6).permute(4, 3, 2, 1, 0)
     parameter = nn.Parameter(values.clone())
     if hvd.rank() == 0 and not alike:

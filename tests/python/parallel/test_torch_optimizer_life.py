@@ -1,4 +1,4 @@
-"""DistributedOptimizer together with what else is in a training script, and over its life."""
+"""DistributedOptimizer with other parts of training scripts, and over its life."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_scheduler(wrapped_first: bool) -> None:
 
 @pytest.mark.parametrize("way", ["plain", "unscale", "synchronize"])
 def test_grad_scaler(way: str) -> None:
-    """A rank overflows in step 1: no rank does that step, and all lower their scale."""
+    """A rank overflows in step 1: no rank takes that step, and all lower their scale."""
 
     def scaler() -> torch.amp.GradScaler:
         return torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
@@ -124,7 +124,7 @@ def test_grad_scaler_where_a_rank_has_no_gradient(need_ranks: None) -> None:
 
 
 def test_one_rank_looks_at_the_parameter_groups() -> None:
-    """It does not wait there for what the others do later."""
+    """It does not wait for later actions of the others."""
     model = make_model()
     optimizer = wrap(model)
     for step in range(STEPS):
@@ -243,7 +243,7 @@ def test_hooks_end_with_the_optimizer() -> None:
     gc.collect()
     model.zero_grad()
     loss_of(model, 1, hvd.rank()).backward()
-    loss_of(model, 2, hvd.rank()).backward()  # nobody counts
+    loss_of(model, 2, hvd.rank()).backward()  # not counted
 
 
 def test_state_dict() -> None:
@@ -333,7 +333,7 @@ def test_sparse_gradients(sparse_as_dense: bool) -> None:
 
 @pytest.mark.conformance
 def test_sparse_gradient_that_a_rank_has_not_had_yet() -> None:
-    """No rank uses the table in step 0, not all do in step 1: its zeros are sparse there too."""
+    """No rank uses the table in step 0, some do in step 1: its zeros are sparse there, too."""
 
     def make() -> nn.Module:
         torch.manual_seed(1)
@@ -361,7 +361,7 @@ def test_sparse_gradient_that_a_rank_has_not_had_yet() -> None:
 
 @pytest.mark.parametrize("num_groups", [0, 1])
 def test_a_gradient_that_is_sparse_on_one_rank_only(need_ranks: None, num_groups: int) -> None:
-    """It is a contradiction, told to all ranks; the job goes on."""
+    """It is a mismatch, which all ranks report; the job continues."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Embedding(10, 4, sparse=hvd.rank() == 0), nn.Linear(4, 2))
     optimizer = hvd.DistributedOptimizer(
@@ -395,7 +395,7 @@ def test_memory_ends_with_model_and_optimizer() -> None:
 
 
 def test_an_error_in_a_backward_pass_ends_one_step() -> None:
-    """All ranks meet it; synchronize() clears what was on its way."""
+    """All ranks get it; synchronize() clears pending reductions."""
     model = make_model()
     optimizer = wrap(model)
 
@@ -412,18 +412,18 @@ def test_an_error_in_a_backward_pass_ends_one_step() -> None:
 
 
 def test_a_rank_that_leaves_after_a_step_waits_until_others_have_done_it() -> None:
-    model = nn.Linear(3, 2)  # of which no rank has to ask the others
+    model = nn.Linear(3, 2)  # no rank needs to ask the others about it
     optimizer = wrap(model)
     model(torch.ones(1, 3)).sum().backward()
     if hvd.rank() > 0:
-        time.sleep(1)  # in which one that doesn't wait is known to be gone
+        time.sleep(1)  # long enough for the others to see the exit of a rank that doesn't wait
     optimizer.step()
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
 
 
 def test_first_steps_in_any_order() -> None:
-    """Nobody waits there for what another rank does after another optimizer's step."""
+    """No rank waits for the other's actions after another optimizer's step."""
     models = make_model(), make_model()
     optimizers = [wrap(model) for model in models]
     for model in models:
@@ -493,7 +493,7 @@ def test_what_the_forward_pass_uses_first_is_the_most_urgent() -> None:
 
 @pytest.mark.conformance
 def test_a_mismatch_ends_one_step(need_ranks: None) -> None:
-    """Every rank gets the error, no rank does the step, and the next step works."""
+    """Every rank gets the error, no rank takes the step, and the next step works."""
     model = make_model()
     odd = torch.nn.Parameter(torch.ones(2 if hvd.rank() == 0 else 3))
     before = copy.deepcopy(model)
@@ -511,7 +511,7 @@ def test_a_mismatch_ends_one_step(need_ranks: None) -> None:
 
 
 def test_training_goes_on_with_a_joined_rank(need_ranks: None) -> None:
-    """The last rank has one batch less: it adds nothing, and averages are over all ranks."""
+    """The last rank has one batch less: it contributes zeros, and averages are over all ranks."""
     model, alone = make_model(), make_model()
     optimizer, expected = wrap(model), sgd(list(alone.parameters()))
     last = hvd.size() - 1

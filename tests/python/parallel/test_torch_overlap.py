@@ -1,4 +1,4 @@
-"""DistributedOptimizer(overlap_step=True): the plain loop's results, whoever reads when."""
+"""DistributedOptimizer(overlap_step=True): the plain loop's results, whenever they are read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def loss_of(model: nn.Module) -> torch.Tensor:
 
 
 class Trained:
-    """A model and its optimizer after some steps, with what was seen on the way."""
+    """A model and its optimizer after some steps, and the observed values."""
 
     def __init__(self, overlap: bool, make: str = "sgd", sparse: bool = False, **options: Any):
         torch.manual_seed(0)
@@ -96,7 +96,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def compare(train: Callable[[Trained], object], overlaps: bool = True, **options: Any) -> None:
-    """Train with and without overlap: the same, and steps did overlap, or could not."""
+    """Train with and without overlap: results are equal, and steps overlapped where possible."""
     results = []
     for overlap in (False, True):
         trained = Trained(overlap, **options)
@@ -132,7 +132,7 @@ def test_every_step_overlaps() -> None:
 
 
 def test_scheduler() -> None:
-    """The learning rate that counts is that of the time of step()."""
+    """The learning rate at the time of step() counts."""
 
     def train(trained: Trained) -> None:
         scheduler = torch.optim.lr_scheduler.ExponentialLR(trained.optimizer, 0.5)
@@ -164,7 +164,7 @@ def test_zeros_instead_of_none() -> None:
 
 
 def test_clipping() -> None:
-    """Whoever wants to see the gradients gets them, and a step as without overlap."""
+    """Code that reads the gradients gets them, and a step without overlap."""
 
     def train(trained: Trained) -> None:
         for _ in range(STEPS):
@@ -208,7 +208,7 @@ def test_grad_scaler() -> None:
 
 
 def test_closure_and_hooks() -> None:
-    """They are told of every step as it happens."""
+    """They are called in every step as it happens."""
 
     def train(trained: Trained) -> None:
         def closure() -> torch.Tensor:
@@ -267,7 +267,7 @@ def test_reader_past_the_modules() -> None:
 
 
 def test_use_past_the_modules_is_noticed() -> None:
-    """A parameter that takes part in the next backward pass without having been updated."""
+    """A parameter that is used in the next backward pass without having been updated."""
     trained = Trained(overlap=True)
     weight = trained.model.unused.weight
     trained.step()
@@ -321,7 +321,7 @@ def test_two_optimizers_over_one_model() -> None:
 
 
 def test_failure_reaches_the_reader(need_ranks: None) -> None:
-    """Ranks that contradict each other: all of them hear of it when they read a parameter."""
+    """Contradicting ranks: all of them get the error when they read a parameter."""
     model = nn.Linear(3, 3)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), 0.1), overlap_step=True

@@ -1,4 +1,4 @@
-"""Calls that are made again and again: what is remembered of one may not leak into another."""
+"""Repeated calls: cached state of one must not leak into another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_new_memory_each_time(name: str) -> None:
 
 
 def test_one_name_for_different_things(name: str) -> None:
-    """Shape, type, operator and factors change from call to call, and come again."""
+    """Shape, type, operator and factors change from call to call, and recur."""
     for _ in range(2):
         check(hvd.allreduce_(own(1), op=hvd.Sum, name=name), total(1))
         check(hvd.allreduce_(own(1), op=hvd.Max, name=name), torch.full((5,), float(hvd.size())))
@@ -49,7 +49,7 @@ def test_one_name_for_different_things(name: str) -> None:
 
 
 def test_of_many_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More names than are remembered."""
+    """More names than are cached."""
     monkeypatch.setattr("horoscale._core.request._MAX_KNOWN", 256)
     for step in range(600):
         tensor = hvd.allreduce_(own(step), op=hvd.Sum, name=f"{name}.{step}")
@@ -71,7 +71,7 @@ def test_set_whose_id_is_given_again(name: str, need_ranks: None) -> None:
 
 
 def test_views_and_parameters(name: str) -> None:
-    """What does not lie plainly in its own memory, and what autograd has an eye on."""
+    """Tensors that are not plain, and tensors that autograd tracks."""
     plain = own(1)
     check(hvd.allreduce_(torch.stack([plain, plain], 1)[:, 0], op=hvd.Sum, name=name), total(1))
     imaginary = torch.complex(torch.zeros(5), own(1)).conj().imag  # a negated view
@@ -104,7 +104,7 @@ def test_from_several_threads(name: str) -> None:
 
 @pytest.mark.conformance
 def test_asynchronous_calls(name: str) -> None:
-    """Many at once, again and again, in new memory: in place and not."""
+    """Many at once, repeatedly, in new memory: in place and not."""
     for step in range(5):
         inputs = [own(step + i) for i in range(20)]
         changed = [one.clone() for one in inputs]
@@ -125,7 +125,7 @@ def test_asynchronous_calls(name: str) -> None:
 
 
 def test_one_name_for_different_things_later(name: str) -> None:
-    """Shape, type, operator and factors change from call to call, and come again."""
+    """Shape, type, operator and factors change from call to call, and recur."""
     ranks = float(hvd.size())
     for _ in range(2):
         for start in hvd.allreduce_async, hvd.allreduce_async_:
@@ -204,7 +204,7 @@ def test_memory_that_a_tensor_loses_meanwhile(name: str) -> None:
 
 
 def test_one_operation_in_several_threads() -> None:
-    """What is prepared is the same; which call of a thread meets which does not matter."""
+    """The prepared state is shared; any call may be matched with any other of the thread."""
     failures: list[BaseException] = []
 
     def work() -> None:
@@ -228,13 +228,13 @@ def test_ctrl_c_loses_no_memory(name: str, need_ranks: None) -> None:
     in_flight = current_runtime()._in_flight
     hvd.barrier()
     in_flight.reap()
-    before = len(in_flight)  # what other tests have left to nobody
+    before = len(in_flight)  # left behind by other tests
     alone = hvd.rank() == 0
     if alone:
         with interrupted():
             hvd.allreduce_(tensor, op=hvd.Sum, name=name)
         kept = StorageWeakRef(tensor.untyped_storage())
-        tensor.data = torch.zeros(1)  # as module.half() does
+        tensor.data = torch.zeros(1)  # like module.half()
         del tensor
         gc.collect()
         assert not kept.expired()

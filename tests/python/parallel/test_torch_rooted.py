@@ -111,7 +111,7 @@ def test_in_a_process_set(process_set: hvd.ProcessSet, name: str) -> None:
 
 
 def test_results_without_gradient(name: str) -> None:
-    """Where nothing is recorded, the others get None, also of what requires a gradient."""
+    """Where nothing is recorded, the others get None, even for inputs that require a gradient."""
     own = torch.ones(3, requires_grad=True)
     with torch.no_grad():
         results = hvd.reduce(own, 0, name=name), hvd.gather(own, 0, name=name)

@@ -1,4 +1,4 @@
-"""SyncBatchNorm: the ranks get what one process gets from all their batches."""
+"""SyncBatchNorm: the ranks' results equal those of one process with all batches."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_half_precision() -> None:
 
 
 def test_large_mean_and_small_deviation() -> None:
-    """Squares of such values differ in digits that float32 does not have."""
+    """The squares of such values differ in digits beyond float32's."""
     ours = hvd.SyncBatchNorm(1, eps=0.0)
     own = 10_000.0 + torch.tensor([[-1.0], [1.0]])
     torch.testing.assert_close(ours(own), torch.tensor([[-1.0], [1.0]]), rtol=1e-3, atol=0.0)
@@ -138,7 +138,7 @@ def test_copies_and_process_sets(need_ranks: None) -> None:
         assert layer.process_set is hvd.global_process_set
     others = hvd.add_process_set(range(1, hvd.size()))
     layer = hvd.SyncBatchNorm(CHANNELS, process_set=others)
-    assert copy.deepcopy(layer).process_set is others  # not one that outlives its removal
+    assert copy.deepcopy(layer).process_set is others  # none survives its removal
     if others.included():
         inputs = batches((), even(), torch.float64)
         output = hvd.SyncBatchNorm(CHANNELS, process_set=others).double()(inputs[hvd.rank()])

@@ -1,4 +1,4 @@
-// What cpp/platform/tls_library.h repeats of OpenSSL's headers, beside these.
+// Compares the declarations in cpp/platform/tls_library.h with OpenSSL's headers.
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
 

@@ -1,6 +1,6 @@
-/* Loaded before LIBRARY: hs_send() says that it was called, and waits until it is answered, if the
- * environment names the two descriptors and it is called without will_wait. Exits with 3 where
- * nobody answers. */
+/* Loaded before LIBRARY. hs_send() reports that it was called, and waits for an answer, if the
+ * environment names the two descriptors and it is called without will_wait. Exits with 3 if there
+ * is no answer. */
 #include <dlfcn.h>
 #include <horoscale/horoscale.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 hs_code hs_send(hs_runtime* runtime, const hs_message* message, hs_handle** out) {
   hs_code (*real)(hs_runtime*, const hs_message*, hs_handle**);
-  /* It is loaded by now, but not where RTLD_NEXT looks. */
+  /* It is already loaded, but RTLD_NEXT does not find it. */
   *(void**)&real = dlsym(dlopen(getenv("LIBRARY"), RTLD_LAZY | RTLD_NOLOAD), "hs_send");
   const char* said = getenv("SAID");
   if (said != NULL && !message->will_wait) {

@@ -1,4 +1,4 @@
-"""What Slurm, LSF and PBS say of their jobs, as their variables and files do."""
+"""What Slurm, LSF and PBS tell about their jobs in variables and files."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_nodes_of_an_allocation_are_reached_by_srun() -> None:
     shell = RemoteShell(allocation=allocation)
     machines = resolve_hosts([Host(*one) for one in allocation.slots.items()], shell)
     assert machines.remote
-    assert "srun" not in machines.commands["gpu08"]  # where this process is
+    assert "srun" not in machines.commands["gpu08"]  # the host of this process
     command = machines.commands["gpu09"]
     assert command[command.index("srun") :][:2] == ["srun", "--jobid=4711"]
     assert command[command.index("--nodelist") + 1] == "gpu09"
@@ -170,7 +170,7 @@ def test_pbs_tells_a_line_for_each_slot(tmp_path: Path) -> None:
     allocation = find_allocation({"PBS_JOBID": "1.server", "PBS_NODEFILE": str(nodes)})
     assert allocation is not None
     assert allocation.slots == {"x": 2, "y": 1}
-    # By ssh: nothing of PBS's own passes standard input on.
+    # By ssh, because PBS's own commands don't forward standard input.
     machines = resolve_hosts([Host("192.0.2.9", 1)], RemoteShell(allocation=allocation))
     assert machines.commands["192.0.2.9"][0] == "ssh"
     nodes.write_text("\n")
@@ -193,7 +193,7 @@ def test_no_batch_system() -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith(("HOROSCALE_", "HOROVOD_"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOROSCALE_HOSTNAME", "")  # which identity() sets: to be as it was again
+    monkeypatch.setenv("HOROSCALE_HOSTNAME", "")  # set by identity(): restored afterwards
     monkeypatch.delenv("HOROSCALE_HOSTNAME")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(batch_meeting, "_met", {})
@@ -249,7 +249,7 @@ def test_with_a_secret_the_port_follows_from_the_job(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOROSCALE_SECRET", "0123456789abcdef" * 2)
-    monkeypatch.setenv("PATH", "/nowhere")  # no scontrol: the name has to do
+    monkeypatch.setenv("PATH", "/nowhere")  # without scontrol the name must suffice
     known = batch_meeting.identity(())
     task = find_task(SLURM_STEP)
     assert known is not None

@@ -1,4 +1,4 @@
-"""Calls before init and after shutdown say what to do; what needs no job works without one."""
+"""Calls before init and after shutdown: their errors give advice, and some work without a job."""
 
 from __future__ import annotations
 

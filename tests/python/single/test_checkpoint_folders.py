@@ -1,4 +1,4 @@
-"""Which folders are checkpoints, and which of them remain: without ranks."""
+"""Which folders are checkpoints, and which of them are kept; without ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horoscale.torch.parallel.checkpoint import folders
 
 
 def saved(directory: Path, step: int | None, keep: int | None) -> list[int]:
-    """Make a checkpoint of nothing; the numbers of those that are there then."""
+    """Make an empty checkpoint; return the numbers of those that exist then."""
     beside, place = folders.begin(directory, step)
     folders.finish(beside, place, keep)
     assert place.is_dir()
@@ -33,7 +33,7 @@ def test_the_newest_remain(tmp_path: Path) -> None:
 
 
 def test_what_was_written_remains_with_whatever_number(tmp_path: Path) -> None:
-    """A training that goes on from an older checkpoint has smaller numbers than what is there."""
+    """Training resumed from an older checkpoint has smaller numbers than existing ones."""
     for step in (5, 10, 15):
         saved(tmp_path, step, None)
     assert saved(tmp_path, 6, 3) == [6, 10, 15]

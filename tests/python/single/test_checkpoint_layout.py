@@ -1,4 +1,4 @@
-"""Which boxes of a whole tensor ranks hold, and who writes which: without ranks."""
+"""The boxes of a whole tensor that ranks hold, and which rank writes which; without ranks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from horoscale.torch.parallel.checkpoint.sharing import HeldThere, Told, share  
 
 
 class Ranks(Axis):
-    """An axis whose process set nobody uses."""
+    """An axis whose process set is unused."""
 
     def __post_init__(self) -> None:
         pass
 
 
 def rebuilt(pieces: list, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor that pieces are of; all of them, and each element once."""
+    """The whole tensor of these pieces, which must contain each element once."""
     whole = torch.full(shape, -1.0)
     times = torch.zeros(shape)
     for piece in pieces:
@@ -57,7 +57,7 @@ def test_ranges_of_flattened_tensors(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ranges_of_flattened_shards(seed: int, transposed: bool) -> None:
-    """What divides the shards of tensor parallelism further, by their flattened elements."""
+    """Further divides the shards of tensor parallelism by their flattened elements."""
     generator = random.Random(seed)
     dims = 2 if transposed else generator.randint(1, 3)
     dim = generator.randrange(dims)
@@ -130,7 +130,7 @@ def held(key: str, boxes: list[Box], shape: tuple[int, ...] = (8,), **changes) -
 def test_replicas_are_dealt_out_evenly() -> None:
     replica = held("model.w", [Box((0,), (8,))])
     own = [held(f"model.own{rank}", [Box((0,), (8,))]) for rank in range(2)]
-    # The first rank alone has 8 more elements: it writes none of the replica.
+    # Only the first rank has 8 more elements: it writes none of the replica.
     told = [Told([replica, own[0]], []), Told([replica], []), Told([replica], [])]
     work = share(told, tile_bytes=8)
     assert {tile.rank for tile in work.tensors["model.w"].tiles} == {1, 2}

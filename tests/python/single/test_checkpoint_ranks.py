@@ -1,4 +1,4 @@
-"""The ranks that save a checkpoint together: with a job that is none."""
+"""The ranks that save a checkpoint together, with a fake job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horoscale.torch.parallel.checkpoint import ranks
 
 
 def test_a_save_ends_in_the_job_that_it_was_begun_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An elastic job may have another runtime by then, in which nobody else takes part in it."""
+    """An elastic job may have a new runtime by then, in which no other rank participates."""
     jobs = [SimpleNamespace(topology=SimpleNamespace(rank=0, size=2)) for _ in range(2)]
     used: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Which encoding a parameter has, and what compressors refuse."""
+"""The encoding of each parameter, and the arguments that compressors reject."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chosen(select: Selection, name: str, *shape: int) -> Encoding:
 
 
 def encoding_of(compressor: object) -> Encoding:
-    """As bindings know their compressors."""
+    """Compressors as the bindings know them."""
     encoding: Encoding = compressor.encoding  # type: ignore[attr-defined]
     return encoding
 

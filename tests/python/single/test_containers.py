@@ -1,4 +1,4 @@
-"""The files for containers are what their tools accept; no image is built and no cluster asked."""
+"""Container files are valid for their tools; no image is built and no cluster is used."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print(job_secret())
 
 
 def read_secret(file: Path, user: int, groups: list[int]) -> str:
-    """What a rank with these ids finds in a secret file, or why it refuses the file."""
+    """The secret that a rank with these ids reads from a file, or why it rejects the file."""
     ended = subprocess.run(
         [sys.executable, "-c", READ_SECRET, *map(str, [user, *groups])],
         cwd="/",
@@ -80,7 +80,7 @@ def read_secret(file: Path, user: int, groups: list[int]) -> str:
 
 @pytest.fixture
 def shared_folder() -> Iterator[Path]:
-    """A folder where other users find files whose names they know."""
+    """A folder in which other users can find files by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o711)
@@ -89,7 +89,7 @@ def shared_folder() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
 def test_ranks_accept_the_secret_as_the_manifest_mounts_it(shared_folder: Path) -> None:
-    """Kubernetes gives such files to root and to the pod's fsGroup, behind links."""
+    """Kubernetes makes such files readable for root and the pod's fsGroup, behind links."""
     _, job = documents(DOCKER / "kubernetes" / "base" / "indexed-job.yaml")
     pod = job["spec"]["template"]["spec"]
     ids = pod["securityContext"]
@@ -102,12 +102,12 @@ def test_ranks_accept_the_secret_as_the_manifest_mounts_it(shared_folder: Path) 
     (shared_folder / "secret").symlink_to("data")
     rank = shared_folder / "secret", ids["runAsUser"], [ids["fsGroup"]]
     assert read_secret(*rank) == secret
-    file.chmod(0o444)  # Kubernetes' own default lets everybody read
+    file.chmod(0o444)  # Kubernetes's default makes them readable by all
     assert "with which others can use it" in read_secret(*rank)
 
 
 def test_ranks_accept_the_secret_that_the_recipe_of_compose_makes(shared_folder: Path) -> None:
-    """Its containers have the ids of whoever made the file, which compose mounts as it is."""
+    """Its containers have the ids of the file's creator, because compose mounts it unchanged."""
     text = (DOCKER / "compose.yaml").read_text()
     (recipe,) = re.findall(r"^# +(.*> docker/job_secret.*)$", text, flags=re.MULTILINE)
     (shared_folder / "docker").mkdir()
@@ -123,13 +123,13 @@ def test_ranks_accept_the_secret_that_the_recipe_of_compose_makes(shared_folder:
 
 
 def test_images_hold_no_secret() -> None:
-    """What lies beside the sources, such as the job's secret, is not copied into an image."""
+    """Files next to the sources, such as the job's secret, are not copied into an image."""
     ignored = (DOCKER.parent / ".dockerignore").read_text().splitlines()
     assert {"docker/job_secret", ".git", ".venv*", "build*"} <= set(ignored)
 
 
 def test_manifest_of_the_mpi_operator() -> None:
-    """Its own part has no schema here; its pods are Kubernetes' own."""
+    """Its own fields have no schema here; its pods are checked like all pods."""
     validate = pytest.importorskip("kubernetes_validate").validate
     (job,) = documents(DOCKER / "kubernetes" / "mpi-job.yaml")
     specs = job["spec"]["mpiReplicaSpecs"]

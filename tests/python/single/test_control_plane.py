@@ -1,7 +1,7 @@
-"""The control plane keeps its promises in every job: any sets, programs and order of arrival.
+"""The control plane's guarantees hold in every job: any sets, programs and arrival order.
 
-Hypothesis draws the job, a seed that it also draws orders what happens. A failure prints both. More
-examples, drawn anew each time: HOROSCALE_PROPERTY_EXAMPLES=5000.
+Hypothesis draws the job and a seed, which orders the events. A failure prints both.
+HOROSCALE_PROPERTY_EXAMPLES=5000 runs more examples, drawn anew each time.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def option_makers(draw: st.DrawFn) -> Callable[[], CoordinatorOptions]:
 
 @dataclass(frozen=True)
 class Operation:
-    """One place of a set's step: on every rank of the set, by default with the same signature."""
+    """One position of a set's step: on every rank of the set, normally with the same signature."""
 
     name: str
     signature: Signature
-    contradiction: tuple[int, Signature] | None  # a rank, and what it says instead
+    contradiction: tuple[int, Signature] | None  # a rank, and its contradictory signature
 
 
 @st.composite
@@ -120,7 +120,7 @@ def operations(draw: st.DrawFn, ranks: list[int], mismatches: bool) -> list[Oper
 
 
 class Programmer:
-    """Writes the programs of all ranks: the same calls, in an order of each rank's own."""
+    """Writes the programs of all ranks: the same calls, in a different order on each rank."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.random = Random(seed)
@@ -140,7 +140,7 @@ class Programmer:
     def step(
         self, pools: list[tuple[int, list[int], list[Operation]]], leaving: frozenset[int]
     ) -> None:
-        """All operations once, at ranks that don't leave (join) before."""
+        """All operations once, on ranks that don't join before."""
         own: list[list[list[Submit]]] = [[] for _ in self.programs]
         for key, ranks, pool in pools:
             submits: dict[int, list[Submit]] = {rank: [] for rank in ranks}
@@ -159,7 +159,7 @@ class Programmer:
                 self.programs[rank] += self._merge(lists)
 
     def _merge(self, lists: list[list[Submit]]) -> list[Submit]:
-        """In any order, but the unnamed calls of a set in theirs."""
+        """In any order, except that the unnamed calls of a set stay in sequence."""
         merged: list[Submit] = [submit for submits in lists for submit in submits]
         self.random.shuffle(merged)
         unnamed: dict[int, list[Submit]] = {}
@@ -170,7 +170,7 @@ class Programmer:
 
 
 SEEDS = st.integers(0, 2**32 - 1)
-HOST_SIZES = st.sampled_from([0, 1, 2, 3])  # 0: every member reports to the coordinator itself
+HOST_SIZES = st.sampled_from([0, 1, 2, 3])  # 0: every member reports directly to the coordinator
 
 
 def run(job: SimulatedJob) -> SimulatedJob:
@@ -204,7 +204,7 @@ def test_all_members_execute_the_same_and_everything_ends_once(
 def test_no_set_waits_for_another(
     data: st.DataObject, size: int, seed: int, host_size: int
 ) -> None:
-    """Ranks that stop calling hold up what they are asked for, and nothing else."""
+    """Ranks that stop calling only block operations that need them."""
     sets = [list(range(size)), *data.draw(rank_sets(size, 4), "sets")]
     pools = [(key, ranks, data.draw(operations(ranks, False))) for key, ranks in enumerate(sets)]
     writer = Programmer(size, seed)
@@ -222,7 +222,7 @@ def test_no_set_waits_for_another(
 @settle(80)
 @given(data=st.data(), size=st.integers(1, 5), seed=SEEDS, host_size=HOST_SIZES)
 def test_sets_come_and_go(data: st.DataObject, size: int, seed: int, host_size: int) -> None:
-    """Added and removed while other sets, and they themselves, are in the middle of operations."""
+    """Added and removed while other sets, and they themselves, have pending operations."""
     everybody = list(range(size))
     live = {0: everybody}
     writer = Programmer(size, seed)
@@ -280,7 +280,7 @@ def test_joined_ranks_hold_nobody_up(
     assert job.all_ended()
 
 
-# ---------------------------------------------------------------------- the parts, each on its own
+# ---------------------------------------------------------------------- the components alone
 
 
 def floats(elements: int, op: ReduceOp = ReduceOp.SUM) -> Signature:
@@ -304,7 +304,7 @@ def floats(elements: int, op: ReduceOp = ReduceOp.SUM) -> Signature:
 def test_scheduler_keeps_to_credit_and_priority(
     units: list[tuple[int, int, ReduceOp]], bucket: int, partition: int, credit: int, seed: int
 ) -> None:
-    """Whatever is pushed and executed when: the most urgent first, all of it, within the credit."""
+    """Whatever is pushed and executed when: most urgent first, everything, within the credit."""
     random = Random(seed)
     scheduler = Scheduler(FusionPlanner(bucket, partition), credit)
     waiting = list(enumerate(units))
@@ -397,10 +397,10 @@ def test_unit_is_ready_with_its_last_member_and_not_before(
 def test_slots_mean_what_they_meant_to_who_reports_them(
     names: list[str], capacity: int, lag: int
 ) -> None:
-    """A member that is `lag` entries behind is understood, and nobody else."""
+    """Slots of a member that is `lag` entries behind are understood, and of no older one."""
     table = SlotTable(capacity)
     live: dict[int, str] = {}
-    known: list[dict[int, str]] = [{}]  # by sequence: what a member that has applied it knows
+    known: list[dict[int, str]] = [{}]  # by sequence: the slots of a member that has applied it
     for sequence, name in enumerate(names, 1):
         if name not in live.values():
             slot, retired = table.assign(name, floats(1), sequence)

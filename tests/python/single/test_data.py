@@ -14,11 +14,11 @@ import pytest
 
 from horoscale.data import AsyncDataLoaderMixin, BaseDataLoader
 
-SECONDS = 20  # for what takes milliseconds
+SECONDS = 20  # for events that take milliseconds
 
 
 class Numbers(BaseDataLoader):
-    """Yields 0, 1, 2, … and tells what it is doing."""
+    """Yields 0, 1, 2, … and reports its progress."""
 
     def __init__(self, count: int, fails_at: int | None = None) -> None:
         self.count = count
@@ -90,7 +90,7 @@ def test_the_thread_runs_ahead_by_the_size_of_the_queue() -> None:
     batches = iter(loader)
     assert next(batches)[0] == 0
     with loader.reached:
-        # One was taken, three are queued, and one is held until there is room.
+        # One was consumed, three are queued, and one waits for room.
         assert loader.reached.wait_for(lambda: loader.yielded == 5, SECONDS)
     assert next(batches)[0] == 1
     with loader.reached:
@@ -168,7 +168,7 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
     consumer.start()
     assert first.wait(SECONDS)
     [prefetch] = loader._passes
-    prefetch._queue.close()  # as close_async_loader() begins, which then waits for the thread
+    prefetch._queue.close()  # as close_async_loader() does before it waits for the thread
     go.set()
     consumer.join(SECONDS)
     assert "closed" in str(outcome[0])

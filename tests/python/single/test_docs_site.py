@@ -1,4 +1,4 @@
-"""How the documentation's site shows docstrings, which are written to be read in a terminal."""
+"""How the documentation site renders docstrings, which are written for terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public module, class and function says what it does."""
+"""Every public module, class and function has a docstring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import horoscale
 
-# What modules of the bindings need, which the environment may lack.
+# Modules that the bindings need, which may not be installed.
 NEEDED = (
     "torch",
     "tensorflow",
@@ -25,7 +25,7 @@ NEEDED = (
     "ray",
     "horoscale.sim._sim",
 )
-os.environ.setdefault(  # Keras needs one of its backends to be imported
+os.environ.setdefault(  # importing Keras requires one of its backends
     "KERAS_BACKEND", "tensorflow" if importlib.util.find_spec("tensorflow") else "torch"
 )
 

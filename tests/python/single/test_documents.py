@@ -1,4 +1,4 @@
-"""The documents say what the code does, where that can be checked."""
+"""The documents agree with the code, where that can be checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
     text = document.read_text()
     links = re.findall(r"\]\((?!http|#)([^)#]+)", text)
     missing = [link for link in links if not (document.parent / link).exists()]
-    # Paths of the tree, as `code`: those that begin with one of its folders.
+    # Paths in the repository, as `code`: those that begin with one of its folders.
     folders = "cpp|horoscale|tests|examples|benchmarks|docs|cmake"
     paths = re.findall(rf"`((?:{folders})/[\w./-]*)`", text)
     missing += [path for path in paths if not (ROOT / path).exists()]
@@ -59,13 +59,13 @@ def test_the_page_of_metrics_has_every_field() -> None:
     metrics = json.loads(ended.stdout)
     assert sorted(own) == sorted(metrics)
     assert sorted(of_a_set) == sorted(metrics["process_sets"]["0"])
-    assert of_late_ranks == ["operations", "seconds"]  # on one rank nobody is late
+    assert of_late_ranks == ["operations", "seconds"]  # with one rank nobody is late
     assert sorted(of_its_progress) == sorted(metrics["progress"]["0"])
     assert sorted(of_steps) == sorted(metrics["steps"])
 
 
 def test_tests_that_are_named_exist() -> None:
-    """A document names a test as `file::test`."""
+    """A document refers to a test as `file::test`."""
     named = [
         pair
         for document in DOCUMENTS

@@ -28,14 +28,14 @@ def test_no_other_sizes_are_better(costs: list[int], more: int) -> None:
     total = len(costs) + more
     all_sizes = product(range(1, total + 1), repeat=len(costs))
     best = min(step_seconds(sizes, costs) for sizes in all_sizes if sum(sizes) == total)
-    # Rounding down may leave a rank one sample more than the best has.
+    # Rounding down may leave one sample more on a rank than the best solution.
     assert step_seconds(balanced(total, costs), costs) <= best + max(costs)
 
 
 def test_sizes() -> None:
     assert balanced(64, [1.0, 1.0]) == [32, 32]
     assert balanced(96, [1.0, 2.0]) == [64, 32]
-    assert balanced(96, [1.0, 0.0, 1.0]) == [32, 32, 32]  # not known: as the others
+    assert balanced(96, [1.0, 0.0, 1.0]) == [32, 32, 32]  # unknown: like the others
     assert balanced(12, [0.0, 0.0, 0.0]) == [4, 4, 4]
     assert balanced(4, [1.0, 1e9, 1e9]) == [2, 1, 1]
     assert balanced(96, [1.0, 2.0], most=50) == [50, 46]
@@ -51,14 +51,14 @@ def test_a_small_gain_changes_nothing() -> None:
     assert rebalanced([50, 50], [1.0, 1.2], 0.05) == [55, 45]
     assert rebalanced([50, 50], [1.0, 1.2], 0.2) == [50, 50]
     assert rebalanced([51, 49], [0.0, 0.0], 0.05) == [51, 49]
-    # What was right for other speeds goes back.
+    # Sizes for other speeds are reverted.
     assert rebalanced([64, 32], [1.0, 1.0], 0.05) == [48, 48]
 
 
 @given(st.floats(0.0, 20.0), st.lists(st.floats(1.0, 4.0), min_size=2, max_size=5))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_sizes_come_to_rest(fixed: float, slowness: list[float]) -> None:
-    """A part of a step does not depend on the samples, which the cost of one hides."""
+    """Part of a step does not depend on the samples; that distorts the cost of one."""
     sizes = [32] * len(slowness)
     seen = []
     for _ in range(30):
@@ -79,7 +79,7 @@ def test_a_plan_deals_out_by_speed() -> None:
     again = DataPlan(1000, balance(48))
     again.load_state_dict(plan.state_dict())
     assert len(again.take(0, 2)) == 64
-    # Those that are there keep their speed; another counts as the median of them.
+    # Remaining ranks keep their speed; a new one counts as their median.
     assert [len(share) for share in (again.take(rank, 3) for rank in range(3))] == [67, 33, 44]
     assert len(again.take(0, 1)) == 48
 

@@ -1,4 +1,4 @@
-"""Checkpoints: commits that go to disk and come back."""
+"""Checkpoints: commits that are written to disk and loaded again."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_job_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 def test_a_new_job_numbers_its_commits_above_what_is_there(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 40, snapshot_of({"step": -1}))
-    (tmp_path / ".commit-000000000039.dead").mkdir()  # of a process that was killed
+    (tmp_path / ".commit-000000000039.dead").mkdir()  # left by a killed process
     folder = {"HOROSCALE_CHECKPOINT_DIR": str(tmp_path), "HOROSCALE_CHECKPOINT_EVERY": "2"}
     [ended] = run_ranks(1, JOB, FAIL_AT="9", **folder)
     assert ended.stdout.startswith("begins at 0\n"), ended
@@ -162,7 +162,7 @@ def test_a_new_job_numbers_its_commits_above_what_is_there(tmp_path: Path) -> No
 
 
 class Clock:
-    """Seconds that pass when the test says so; what waits for an event is told by it."""
+    """Seconds that the test controls; waits for an event advance it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -202,14 +202,14 @@ def test_the_writer_rests(budget_s: float | None, hurries: bool, share: float) -
         hurry.set()
     pace = Pace(hurry, 1000, budget_s, clock)
     for _ in range(1000):
-        clock.now += 0.002  # of work
+        clock.now += 0.002  # of writing
         pace.did(1)
     assert 2.0 / clock.now == pytest.approx(share, rel=0.01)
     assert clock.rested == pytest.approx(clock.now - 2.0)
 
 
 def test_who_ends_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first piece is followed by a rest of years, until the job ends."""
+    """After the first piece the writer rests for years, until the job ends."""
     monkeypatch.setattr("horoscale.elastic.pace.SHARE", 1e-10)
     resting = threading.Event()
     wait = threading.Event.wait

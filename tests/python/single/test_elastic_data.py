@@ -1,4 +1,4 @@
-"""DataPlan and ElasticSampler: each sample once, whatever the ranks do."""
+"""DataPlan and ElasticSampler: each sample once, however the ranks change."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_sampler_loses_no_sample(length: int, batch: int, sizes: list[int]) ->
         assert all(one.state_dict() == state for one in samplers)
     assert set(seen) == set(range(length))
     assert state == {"epoch": 2, "processed_num": length}
-    assert len(seen) - length < max(sizes[-1], 1)  # repeated to fill the last ranks up
+    assert len(seen) - length < max(sizes[-1], 1)  # repeated to pad the last ranks
 
 
 def test_a_sampler_begins_its_next_epoch() -> None:

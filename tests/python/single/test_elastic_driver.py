@@ -1,4 +1,4 @@
-"""The parts of elastic jobs, each by itself."""
+"""The components of elastic jobs, each on its own."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_survivors_of_a_death_go_on_before_a_standby_starts() -> None:
 
 
 def test_an_answer_is_a_line_that_ranks_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take a longer one for the launcher's end."""
+    """They mistake a longer one for the launcher's end."""
     lines: list[bytes] = []
     launcher = _Recorder()
     driver = Driver(Rules(np=1, min_np=1, max_np=1), launcher)
@@ -330,7 +330,7 @@ def test_a_rank_hears_its_driver() -> None:
         assert link.provisional() is None
         driver.sendall(view_line(two_ranks(2)[1]))
         assert link.next_view(commits=[4, 3], cause=None) == two_ranks(2)[1]
-        assert link.interruption() == 0  # those of the view before are forgotten
+        assert link.interruption() == 0  # those of the previous view are forgotten
         said = json.loads(driver.makefile("rb").readline())
         assert said == {"kind": "report", "view": 1, "commits": [3, 4], "cause": None}
         driver.sendall(line_of(kind="leave", status=0, why="host a is not needed"))

@@ -29,10 +29,10 @@ def job(tmp_path: Path) -> Iterator[ElasticJob]:
 
 
 def test_it_sleeps_while_nobody_takes_the_output(job: ElasticJob) -> None:
-    """Hosts are not asked then, and so that is due all the time."""
+    """Then it asks no hosts, so those checks are always due."""
     reader, writer = os.pipe()
     job._console = Console(job._selector, writer, writer)
-    job._pulse.watch(0, 0.0)  # due long ago
+    job._pulse.watch(0, 0.0)  # long overdue
     assert job._timeout() == 0.0
     job._console.put("stdout", bytes(64 << 20))
     assert job._console.full
@@ -63,7 +63,7 @@ def test_telling_who_watches_takes_a_tenth_of_its_time(
         job._driver.revision += 1
         job._check_deadlines()
     assert told == [100.0]
-    assert job._timeout() == pytest.approx(4.5)  # it wakes for what it has not told
+    assert job._timeout() == pytest.approx(4.5)  # it wakes up for unreported news
     now += 4.5
     assert job._timeout() == 0.0
     job._check_deadlines()

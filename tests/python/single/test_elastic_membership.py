@@ -1,4 +1,4 @@
-"""Elastic jobs' decisions, simulated with every fault at every step."""
+"""The decisions of elastic jobs, simulated with every fault at every step."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ HOSTS_BEFORE = (("a", 2), ("b", 2))
 @pytest.mark.parametrize(
     ("min_np", "changes"),
     [
-        (2, [(("a", 2), ("c", 2)), (("a", 2), ("b", 2), ("c", 2))]),  # a host goes and comes back
-        (4, [(("a", 2), ("c", 1))]),  # fewer slots come than go
-        (4, [(("c", 2), ("d", 2))]),  # all go
+        (2, [(("a", 2), ("c", 2)), (("a", 2), ("b", 2), ("c", 2))]),  # a host leaves and returns
+        (4, [(("a", 2), ("c", 1))]),  # fewer slots arrive than leave
+        (4, [(("c", 2), ("d", 2))]),  # all leave
         (4, [()]),
     ],
 )

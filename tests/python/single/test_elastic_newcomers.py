@@ -1,4 +1,4 @@
-"""Ranks that join get the commit from those that have it."""
+"""Joining ranks receive the commit from those that have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_newcomers_get_the_commit_from_near_and_from_many(ranks: list[tuple[str,
     newcomers = [rank for rank, one in enumerate(previous) if one is None]
     giver_of = givers(hosts, previous)
     if giver_of is None:
-        assert len(newcomers) > len(have)  # else each rank has one at most
+        assert len(newcomers) > len(have)  # otherwise each rank has at most one
         return
     given = Counter(giver_of.values())
     assert sorted(giver_of) == newcomers

@@ -1,4 +1,4 @@
-"""What a launcher makes of its ranks' reports: who does not advance, and how it is shown."""
+"""How a launcher interprets its ranks' reports: which ranks hang, and how they are shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reported(at: float, computing: float = 1.0, *sets: Any, **counters: int) -> 
 
 
 def over_time(share: float, until: int, step: int = 1) -> Progress:
-    """Progress of a rank that computes for a part of each second, and makes steps until a time."""
+    """Progress of a rank that computes for part of each second, and makes steps until a time."""
     progress = Progress(0.0)
     for second in range(21):
         values = {"computing_seconds": share * second, "step": min(second, until) * step}
@@ -55,7 +55,7 @@ def test_the_slow_rank_is_named() -> None:
     (found,) = findings(ranks, 20.5)
     assert (found["what"], found["ranks"]) == ("straggler", [1])
     assert "rank 1 computes 1.9 times as long as the others (98% of its time)" in found["text"]
-    # Of two, one is compared with the other.
+    # With two ranks, each is compared with the other.
     assert [one["ranks"] for one in findings({0: ranks[0], 1: ranks[1]}, 20.5)] == [[1]]
     assert findings({1: ranks[1]}, 20.5) == []
 
@@ -76,7 +76,7 @@ def test_a_set_that_waits_for_a_rank() -> None:
     assert (found["what"], found["ranks"], found["waiting"]) == ("waiting", [1], [0, 2])
     assert 'process set 0 of ranks 0-2: "loss" has been pending for 14 s' in found["text"]
     assert found["text"].endswith("on ranks 0,2, and not been called by rank 1")
-    assert findings(ranks | {2: ranks[0]}, 27.0) == []  # not so long yet
+    assert findings(ranks | {2: ranks[0]}, 27.0) == []  # not long enough yet
 
 
 def test_a_rank_that_stops_while_others_go_on() -> None:
@@ -132,7 +132,7 @@ def test_ranks_in_few_words() -> None:
 
 
 def test_the_job_that_was_reported_on_is_let_go() -> None:
-    """Its shared memory and descriptors, when it has ended."""
+    """Its shared memory and descriptors, after it has ended."""
     hvd.init()
     activity = Activity()
     assert activity.read()["waiting_seconds"] >= 0.0
@@ -146,7 +146,7 @@ def test_the_job_that_was_reported_on_is_let_go() -> None:
 def test_a_report_that_fails_is_said_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as by a property of the user's state."""
+    """For example by a property of the user's state."""
     monkeypatch.setattr(activity, "_INTERVAL_S", 0.0)
     calls = Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""run() on one rank, where the test says what the driver says."""
+"""run() on one rank, with a driver that the test controls."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_commit_that_all_have_is_not_sent(changes: bool, monkeypatch: pytest.M
         hvd.shutdown()
         membership.use_link(None)
     assert calls[1] == (1, [[5.0, 5.0]])
-    assert len(sent) == (2 if changes else 1)  # the first time nobody knows what others have
+    assert len(sent) == (2 if changes else 1)  # at first nobody knows what others have
 
 
 def test_a_change_after_one_without_sync_loses_nothing() -> None:
@@ -373,7 +373,7 @@ def test_unknown_attributes(link: PreparedLink) -> None:
 
 
 class _WithShards(hvd.elastic.ObjectState):
-    """What a rank has alone is a number."""
+    """This rank's only shard is a number."""
 
     own = 0
 
@@ -404,7 +404,7 @@ def test_a_failure_before_the_first_commit_resumes_shards_again(
         nonlocal failures
         if failures:
             failures -= 1
-            state.own = 0  # as on a process that has taken the place of one that is gone
+            state.own = 0  # like a process that has replaced a lost one
             raise hvd.HorovodInternalError("a rank died")
         exchanged(self, *args)
 

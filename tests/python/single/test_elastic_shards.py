@@ -1,4 +1,4 @@
-"""Who keeps whose shards, and where they go: pure decisions, for all losses of few ranks."""
+"""Who keeps whose shards, and where they move: pure decisions, for all losses of few ranks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def test_buddies_are_on_the_next_host() -> None:
 
 
 def test_a_newcomer_gets_what_is_left_of_a_rank() -> None:
-    # Ranks 0 and 2 of three go on; a newcomer is rank 2.
+    # Ranks 0 and 2 of three remain; a newcomer is rank 2.
     assert transfers([0, 2, None], [1, 2, 0]) == [
         Transfer(0, 0, 0),
         Transfer(1, 1, 2),
         Transfer(2, 1, 1),
     ]
-    # Nobody comes: the buddy has both.
+    # Nobody joins: the buddy has both.
     assert transfers([0, 2], [1, 2, 0])[1] == Transfer(1, 1, 1)
-    # Nobody is gone: those that come get nothing.
+    # Nobody is lost: newcomers get nothing.
     assert transfers([0, None, None], [0]) == [Transfer(0, 0, 0)]
 
 

@@ -184,7 +184,7 @@ def test_what_a_thread_reads_is_not_written_to() -> None:
     assert commits.held() == [3, 4]
 
 
-assert horoscale.torch.elastic  # which registers tensors
+assert horoscale.torch.elastic  # registers tensors
 
 
 def test_what_a_thread_reads_stays_when_a_sync_has_taken_it_over() -> None:

@@ -1,4 +1,4 @@
-"""What engines that start ranks as tasks share: who is which rank, and what comes home."""
+"""Shared by engines that start ranks as tasks: rank assignment, and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions: their kinds, what they carry, and that they travel between processes."""
+"""Exceptions: their types, their attributes, and passing them between processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_all_are_internal_errors(error: type[Exception]) -> None:
 
 
 def test_mistakes_are_value_errors() -> None:
-    """Elastic training retries what is a HorovodInternalError."""
+    """Elastic training retries a HorovodInternalError."""
     for error in (exceptions.DuplicateNameError, exceptions.UnsupportedError):
         assert issubclass(error, ValueError)
         assert not issubclass(error, hvd.HorovodInternalError)

@@ -1,4 +1,4 @@
-"""Other threads of Python run while a call does a part of what is pending."""
+"""Other Python threads run while a call does part of the pending work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ hvd.send(data, 0, tag=1)
 hvd.synchronize(pending)
 print("well")
 """
-# What begins a message whose structure is prepared, and one that is described anew.
+# A call that starts a prepared message, and one that describes a new one.
 SENDS = {
     "again": """
 from horoscale._core import DataType, MessageArg

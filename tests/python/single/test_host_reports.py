@@ -1,4 +1,4 @@
-"""The reports of a host's ranks, put together for the launcher."""
+"""The reports of a host's ranks, merged for the launcher."""
 
 from __future__ import annotations
 

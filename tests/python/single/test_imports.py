@@ -1,4 +1,4 @@
-"""No module of horoscale needs itself, and every binding exports what all of them do."""
+"""No module of horoscale imports itself, and every binding exports the shared names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import horoscale
 
-os.environ.setdefault(  # Keras needs one of its backends to be imported
+os.environ.setdefault(  # importing Keras requires one of its backends
     "KERAS_BACKEND", "tensorflow" if importlib.util.find_spec("tensorflow") else "torch"
 )
 
@@ -41,7 +41,7 @@ OF_KERAS = """
     broadcast_global_variables broadcast_variables callbacks elastic load_model reducescatter
 """
 
-# By binding: what it needs, and what scripts find there besides the shared names.
+# By binding: its requirements, and the names that scripts find besides the shared ones.
 BINDINGS = {
     "common": (None, "current_runtime join"),
     "numpy": (None, OF_ARRAYS),
@@ -78,7 +78,7 @@ def sources() -> dict[str, Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield what a file imports, within functions too: modules, and names of each."""
+    """Yield the imports of a file, including those in functions: modules, and their names."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((one.name, []) for one in node.names)

@@ -1,4 +1,4 @@
-"""Which errors of JAX are a rank's failure, after which elastic training goes on."""
+"""Which JAX errors mean a failed rank, after which elastic training continues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # which does not matter here
+os.environ.setdefault("KERAS_BACKEND", "torch")  # irrelevant here
 jax = pytest.importorskip("jax")
 pytest.importorskip("keras")
 

@@ -1,4 +1,4 @@
-"""The manifests are what Kubernetes and the operators accept, and agree with themselves."""
+"""The manifests are valid for Kubernetes and the operators, and consistent."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_train_job_uses_the_runtime() -> None:
     job = only("train-job.yaml", "TrainJob")
     assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    # What the trainer looks for to know what to change.
+    # The labels by which the trainer finds what to change.
     label = "trainer.kubeflow.org/trainjob-ancestor-step"
     assert replicated["template"]["metadata"]["labels"] == {label: "trainer"}
     (container,) = pod_specs(runtime)[0]["containers"]
@@ -129,14 +129,14 @@ def test_the_elastic_job_is_one() -> None:
     assert f"{name}-{launcher['name']}-0-0.{subdomain}:{command.PORT}" in work["command"]
     (selector,) = (word for word in launch["command"] if word.startswith("--selector="))
     assert selector.endswith(f"replicatedjob-name={workers['name']}")
-    # Options of ours, and the port at which the kubelet asks.
+    # Our options, and the port that the kubelet probes.
     words = launch["command"]
     rest = words[words.index("--") + 1 :]
     parsed, _ = make_parser().parse_known_args(rest)
     assert f"--status-port={ports['status']}" in rest
     assert launch["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "status"}
     assert (parsed.min_num_proc, parsed.num_proc) == ("2", "4")
-    # The launcher may do what it does, and no more.
+    # The launcher has the permissions that it needs, and no others.
     assert only("elastic.yaml", "Role")["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
     ]
@@ -185,5 +185,5 @@ def test_kubectl_builds_the_kustomizations(folder: str, size: int) -> None:
     assert variables(pod)["HOROSCALE_SIZE"] == str(size)
     assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (folder == "gpu")
     assert (container["image"] == "horoscale:cuda") == (folder == "gpu")
-    # Labels are added, and the selector of rank 0's service still finds the pods.
+    # Labels are added, and the selector of rank 0's service still matches the pods.
     assert found["Service"]["spec"]["selector"] == {"job-name": found["Job"]["metadata"]["name"]}

@@ -1,7 +1,7 @@
-"""Ranks launch the device operations of overlapping sets in one order, whatever comes when.
+"""Ranks launch the device operations of overlapping sets in one order, whatever the timing.
 
-Hypothesis draws the sets and their plans, a seed that it also draws orders what happens. A failure
-prints both. More examples, drawn anew each time: HOROSCALE_PROPERTY_EXAMPLES=5000.
+Hypothesis draws the sets, their plans and a seed, which orders the events. A failure prints both.
+HOROSCALE_PROPERTY_EXAMPLES=5000 runs more examples, drawn anew each time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entry = tuple[int, int]  # a set and the number in its plan
 
 @dataclass
 class ProcessSet:
-    """A set, and the entries of its plan: True for what NCCL launches."""
+    """A set, and the entries of its plan: True for those that NCCL launches."""
 
     ranks: list[int]
     plan: list[bool]
@@ -37,12 +37,12 @@ class ProcessSet:
         self.collector = StampCollector(len(self.ranks))
 
     def stamped(self) -> list[int]:
-        """The numbers, from 1, of what gets a stamp: not all entries do."""
+        """The numbers, from 1, of stamped entries: not all have a stamp."""
         return [number for number, launches in enumerate(self.plan, 1) if launches]
 
 
 class Rank:
-    """What one rank has applied of the plans, has been told, and has launched."""
+    """One rank's state: the applied plan entries, received decisions, and launches."""
 
     def __init__(self) -> None:
         self.order = LaunchOrder()
@@ -52,7 +52,7 @@ class Rank:
 
 
 class Job:
-    """Ranks, and the messages under way between them: each link keeps its order, no two do."""
+    """Ranks, and the messages in flight between them: only each link is ordered."""
 
     def __init__(
         self, size: int, sets: list[ProcessSet], passed: set[Entry], lost: int | None, seed: int
@@ -60,12 +60,12 @@ class Job:
         self.random = Random(seed)
         self.sets = sets
         self.ranks = [Rank() for _ in range(size)]
-        self.passed = passed  # entries that are planned and then take another way
-        self.lost = lost  # a set that its members give up, each in its own time
+        self.passed = passed  # planned entries that are then not launched
+        self.lost = lost  # a set that its members abandon at different times
         self.links: dict[tuple[int, int], deque[Callable[[], None]]] = {}
 
     def run(self) -> None:
-        """Until nothing can happen any more."""
+        """Run until nothing can happen any more."""
         while events := self._events():
             self.random.choice(events)()
 
@@ -133,7 +133,7 @@ class Job:
 
 
 def left_on_devices(job: Job) -> list[Entry]:
-    """What never ends where a device runs one kernel at a time, which waits for its peers'."""
+    """Launches that deadlock if a device runs one kernel at a time and kernels wait for peers."""
     queues = [deque(entry for entry in rank.launched if entry[0] != job.lost) for rank in job.ranks]
     ends = True
     while ends:

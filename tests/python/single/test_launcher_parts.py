@@ -132,7 +132,7 @@ def test_a_payload_beyond_the_bound_is_not_sent() -> None:
         encode({"kind": "output"}, bytes(MAX_PAYLOAD_BYTES + 1))
 
 
-# What a supervisor could say: reports as they should be with any field changed, and anything else.
+# Possible reports of a supervisor: valid ones with any field changed, and anything else.
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -166,7 +166,7 @@ reports = st.builds(
 
 @given(reports)
 def test_a_report_is_right_or_refused(header: dict) -> None:
-    """What passes has the types that the launcher counts on, and text that can be printed."""
+    """Accepted reports have the types that the launcher expects, and printable text."""
     try:
         report = checked_report(header)
     except ProtocolError:
@@ -187,7 +187,7 @@ def test_a_report_is_right_or_refused(header: dict) -> None:
 
 @given(st.lists(reports, max_size=3), st.data())
 def test_any_stream_of_a_supervisor_is_read_or_refused(sent: list, data: st.DataObject) -> None:
-    """Frames, with some bytes changed: a ProtocolError is all that can come of it."""
+    """Frames with some bytes changed: only a ProtocolError may result."""
     stream = bytearray(b"".join(encode(header) for header in sent))
     for _ in range(data.draw(st.integers(0, 3)) if stream else 0):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
@@ -332,7 +332,7 @@ def test_which_hosts_are_this_machine() -> None:
         assert not is_local(name), name
 
 
-# ---------------------------------------------------------------- the way to the hosts
+# ---------------------------------------------------------------- routes to the hosts
 
 
 def test_names_of_this_machine_are_one_host_and_others_are_reached_by_ssh() -> None:
@@ -384,7 +384,7 @@ def test_own_addresses() -> None:
 def test_a_probe_finds_the_beacon_and_nothing_else() -> None:
     selector = selectors.DefaultSelector()
     beacon = Beacon(selector)
-    other = Beacon(selector)  # answers too, with a token of its own
+    other = Beacon(selector)  # also answers, with a different token
     found: list[tuple[str, str]] = []
     probes = [
         Probe(selector, [LOOPBACK, "::1", "198.51.100.1"], beacon.port, beacon.token,
@@ -455,7 +455,7 @@ def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> Non
         "stderr:",
         "    " + text.decode().strip(),
     ]
-    # A rank that fails by itself is the cause, whoever left.
+    # A rank that fails by itself is the cause, even if others left.
     cause = Exit(4, "b", 3), [b"no luck\n"]
     first, report = failure_report([*failures, cause], {3: Exit(3, "b", 0)})
     assert first is cause[0]
@@ -477,7 +477,7 @@ def test_the_report_begins_with_a_rank_that_left_while_others_needed_it() -> Non
         ("RankFailedError: rank 3 failed: its process ended", None),
         ("ValueError: no file for rank 4", None),
         ("retry: HorovodInternalError: rank 4 failed: gone\nValueError: a bug", None),
-        ("RankFailedError: x waits for rank 6", None),  # which ended when it was told to
+        ("RankFailedError: x waits for rank 6", None),  # it ended because it was told to
         ("RankFailedError: rank 6 left the job; so x is not done", "rank 6 on b"),
         ("RuntimeError: training failed", None),
     ],
@@ -503,11 +503,11 @@ def test_the_report_blames_a_rank_that_ended_well_if_the_others_do(
 
 
 def test_what_looks_like_a_credential_is_no_argument_of_mpirun() -> None:
-    """Hydra is given a list where it would pass everything; once is enough."""
+    """Hydra gets a list where it would pass everything; once is enough."""
     environment = dict.fromkeys(
         ("HOME", "PATH", "HOROSCALE_API_KEY", "HOROVOD_X", "MY_TOKEN", "SOME_PASSWORD", "A,B"), ""
     )
-    environment[mpirun.TASK_SECRET] = ""  # without it no rank gets its task
+    environment[mpirun.TASK_SECRET] = ""  # without it no rank receives its task
     hosts = [Host("a", 2), Host("b", 2)]
 
     def words(is_open_mpi: bool, hosts: list[Host], mpi_args: str = "") -> str:
@@ -546,7 +546,7 @@ def test_ranks_of_mpirun_get_nothing_of_a_job_that_is_watched() -> None:
 
 def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:
     writer = results.ResultWriter(os.open("/dev/full", os.O_WRONLY))
-    for _ in range(2):  # a rank hands in piece by piece
+    for _ in range(2):  # ranks deliver pieces
         with pytest.raises(results.ResultsError, match="No space left on device; set TMPDIR"):
             writer.add(0, b"piece")
     writer.finish(b"why")
@@ -557,7 +557,7 @@ def test_results_on_a_full_disk_are_one_error(capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("frees", [False, True])
 def test_where_results_can_not_be_kept_the_report_is(frees: bool, tmp_path: Path) -> None:
-    """Also where others free the disk, and more is handed in."""
+    """Even if others free the disk, and more is delivered."""
     path = tmp_path / "results"
     writer = results.ResultWriter(os.open(path, os.O_WRONLY | os.O_CREAT))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -589,5 +589,5 @@ def test_held_results_are_bounded_and_given_once(monkeypatch: pytest.MonkeyPatch
     assert b"".join(held.take(1)) == b"a" * 40 + b"c" * 30
     assert list(held.take(1)) == []
     held.drop(2)
-    held.add(3, b"d" * 70)  # what was taken makes room
+    held.add(3, b"d" * 70)  # consuming makes room
     assert list(held.take(3)) == [b"d" * 70]

@@ -1,4 +1,4 @@
-"""The scan of examples/mamba_parallel.py, by chunks, is the recurrence that it says."""
+"""The chunked scan of examples/mamba_parallel.py equals the recurrence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of one rank to itself, and what becomes of them at the end of the job."""
+"""Messages of one rank to itself, and pending ones at the end of the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job() -> Iterator[None]:
 def test_a_pending_receive_ends_with_the_job() -> None:
     into = np.zeros(3)
     handles = [hvd.recv_async(into, 0, 1), hvd.recv_any_async(into, 2)]
-    sent = hvd.send_async(np.zeros(100_000), 0, 3)  # too large to go without its receive
+    sent = hvd.send_async(np.zeros(100_000), 0, 3)  # too large to be sent without its receive
     hvd.shutdown()
     for handle in (*handles, sent):
         assert hvd.poll(handle)

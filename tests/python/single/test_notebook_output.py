@@ -1,4 +1,4 @@
-"""What horoscale.run() shows below a cell, without a notebook."""
+"""The output of horoscale.run() below a cell, without a notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Cell:
     def __init__(self, ranks: int = 2) -> None:
         self.now = 0.0
         self.shown: list[dict[str, str]] = []
-        self.displays: list[dict[str, str]] = [{}]  # as they are now
+        self.displays: list[dict[str, str]] = [{}]  # current values
         self.output = NotebookOutput(self.show, ranks, lambda: self.now)
 
     def show(self, bundle: dict[str, str], /, *, below: bool = False) -> None:
@@ -34,7 +34,7 @@ class Cell:
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[int]:
-    """A port that answers one question with these bytes, and then closes."""
+    """A port that answers one request with these bytes, and then closes."""
 
     def serve() -> None:
         connection, _ = listener.accept()
@@ -155,7 +155,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(JOB)
 
 def test_progress_is_asked_for_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("horoscale.runner.notebook._ASK_S", 30.0)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nobody is
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # without a listener
     with answering(HEAD + JOB) as port:
         cell = Cell()
         cell.output.feed(

@@ -1,4 +1,4 @@
-"""Files that what is offloaded waits in, and activations that go there: in one process."""
+"""Files for offloaded data, and activations that are written to them: in one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from horoscale.torch.parallel.offload.direct import (  # noqa: E402
 
 
 def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
-    """So that a process leaves nothing, however it ends."""
+    """So that a process leaves nothing behind, however it ends."""
     file = DirectFile(tmp_path)
     status = os.fstat(file._file)
     assert stat.S_IMODE(status.st_mode) == 0o600
@@ -47,7 +47,7 @@ def test_the_file_is_private_and_has_no_name(tmp_path: Path) -> None:
 def test_what_is_written_is_read(
     is_direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Directly, through the page cache, and through memory that is a part of the file."""
+    """Directly, through the page cache, and through mapped memory."""
     if not is_direct:
         monkeypatch.setattr(DirectFile, "_set_direct", lambda *_: False)
     monkeypatch.setattr(stores, "CHUNK_BYTES", 4 * ALIGNMENT)
@@ -56,7 +56,7 @@ def test_what_is_written_is_read(
     assert all(bool((area.tensor == 0).all()) for area in areas)
     for area in areas:
         length = len(area.tensor)
-        values = torch.arange(length + 1, dtype=torch.float64)[1:]  # which is not aligned
+        values = torch.arange(length + 1, dtype=torch.float64)[1:]  # unaligned
         store.write(area, 0, values).wait()
         assert torch.equal(area.tensor, values)
         area.tensor.mul_(2)
@@ -75,7 +75,7 @@ def test_what_is_written_is_read(
 
 
 def test_a_disk_of_another_alignment(tmp_path: Path) -> None:
-    """Direct I/O that is refused late goes through the page cache."""
+    """If direct I/O is rejected late, the page cache is used."""
     file = DirectFile(tmp_path)
     if not file.is_direct:
         pytest.skip("no direct I/O here")
@@ -91,7 +91,7 @@ def test_a_disk_of_another_alignment(tmp_path: Path) -> None:
 def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was refused while another thread turned direct I/O off tries again, too."""
+    """A write that failed while another thread disabled direct I/O is also retried."""
     file = DirectFile(tmp_path)
     file.is_direct = True
     offset = file.reserve(ALIGNMENT)
@@ -101,7 +101,7 @@ def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
     def refuse_once(*arguments: Any) -> int:
         if not refused:
             refused.append(arguments)
-            file.is_direct = file._set_direct(False)  # as another thread does that was refused
+            file.is_direct = file._set_direct(False)  # like another thread whose write was rejected
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return write(*arguments)
 
@@ -117,7 +117,7 @@ def test_a_disk_of_another_alignment_that_threads_find_out_at_once(
 def test_a_file_system_that_reserves_by_single_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As libc does where there is no fallocate(): bytes that can't be written directly."""
+    """Like libc without fallocate(): bytes that can't be written directly."""
     file = DirectFile(tmp_path)
     file.is_direct = True
     reserve = os.posix_fallocate
@@ -142,7 +142,7 @@ def test_a_transfer_that_goes_on() -> None:
     store.read(area, 0, found).then(lambda: seen.append(float(found.sum()))).wait()
     assert seen == [30]
     nothing = store.read(area, 0, found[:0]).then(lambda: seen.append(0))
-    assert seen == [30, 0]  # at once: no thread moves anything
+    assert seen == [30, 0]  # at once: no thread moves data
     nothing.wait()
     store.close()
 
@@ -170,7 +170,7 @@ def test_errors_name_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class Layers(nn.Sequential):
-    """Layers that save transposed weights, views, gaps and what others have saved."""
+    """Layers that save transposed weights, views, gaps and tensors that others have saved."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(40, 80), nn.Tanh(), nn.Linear(80, 40), nn.GELU())
@@ -200,7 +200,7 @@ def test_activations_on_a_disk_give_the_same_gradients(
             thrown_away = model(2 * x)
         del thrown_away
         loss.backward(retain_graph=repeat == 1)
-        if repeat == 1:  # again from what is there
+        if repeat == 1:  # from existing storage again
             model.zero_grad()
             loss.backward()
         for one, gradient in zip(model.parameters(), expected, strict=True):

@@ -1,4 +1,4 @@
-"""A script that no launcher started is rank 0 of 1, and every operation works there."""
+"""A script without a launcher is rank 0 of 1, and every operation works."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_shared_arrays_of_negative_extents() -> None:
 
 def test_shared_memory_is_given_back() -> None:
     megabytes = 64
-    for _ in range(2000):  # 128 GiB, if nothing came back
+    for _ in range(2000):  # 128 GiB if memory were not freed
         hvd.empty_shared(megabytes << 20, dtype=np.uint8)
 
 
@@ -195,7 +195,7 @@ def test_dropped_operations_do_not_accumulate() -> None:
 
 
 def test_what_is_prepared_is_bounded() -> None:
-    """And what comes again stays prepared."""
+    """And reused templates stay prepared."""
     templates = current_runtime().templates
     prepared = set()
     for i in range(10_000):
@@ -259,7 +259,7 @@ def test_metrics_count_steps_by_a_name_that_comes_again() -> None:
         hvd.allreduce(np.ones(3), name="gradient.1")
         hvd.allreduce(np.ones(3))
     steps = hvd.metrics()["steps"]
-    assert steps["count"] == 3  # the first two begin the count
+    assert steps["count"] == 3  # the first two start the count
     assert 0 <= steps["exposed_seconds"] + steps["waiting_seconds"] <= steps["seconds"]
     assert hvd.metrics()["link_bytes_sent"] == {}
 

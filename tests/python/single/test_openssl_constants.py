@@ -1,4 +1,4 @@
-"""What the core repeats of OpenSSL's headers agrees with those of this machine, if it has them."""
+"""The core's copies of OpenSSL's constants agree with this machine's headers, if installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which function a model's attention is, where it has no name of its own."""
+"""Which function is a model's attention, if it has no name of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.torch.parallel.attention_dropout import _eager  # noqa: E402
 
 
 def test_attention_that_inherits_from_a_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function is beside the base, whose module the class is not in."""
+    """The function is in the module of the base class, not in that of the class."""
     library: Any = ModuleType("modeling_of_a_library")
     library.eager_attention_forward = lambda module, x, scale: (type(module).__name__, x * scale)
     monkeypatch.setitem(sys.modules, library.__name__, library)

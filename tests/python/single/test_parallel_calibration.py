@@ -1,4 +1,4 @@
-"""What calibrations keep, and the numbers that plans read and write, without ranks."""
+"""What calibrations store, and the numbers that plans read and write, without ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_figures_are_kept_for_their_user_alone(
 
 
 def test_users_without_a_home_keep_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in containers whose user is in no /etc/passwd: the first rank alone looks for the file."""
+    """As in containers whose user isn't in /etc/passwd: only the first rank looks for the file."""
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -77,7 +77,7 @@ def test_between_measured_sizes_times_are_on_lines() -> None:
     assert [link.seconds(n) for n in (1, 10, 15, 20, 30, 40)] == [1.0, 1.0, 1.5, 2.0, 5.0, 8.0]
     assert link.seconds(50) == pytest.approx(11.0)
     two = link.shared(2)
-    assert two.seconds(10) == 1.0  # the latency is as long
+    assert two.seconds(10) == 1.0  # the latency is equally long
     assert two.seconds(40) == 15.0
     assert Link(1.0, 10.0).seconds(5) == 1.5
 

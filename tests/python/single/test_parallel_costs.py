@@ -1,4 +1,4 @@
-"""How models are cut into stages, and what the cost model says of a step."""
+"""How models are split into stages, and the cost model's predictions for a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_cut_is_better(data: st.DataObject) -> None:
     times = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=7))
     stages = data.draw(st.integers(1, len(times)))
     speeds = data.draw(st.lists(st.sampled_from([1, 2, 5]), min_size=stages, max_size=stages))
-    most = data.draw(st.integers(1, len(times)))  # layers that a stage may have
+    most = data.draw(st.integers(1, len(times)))  # maximum number of layers per stage
 
     def of_stage(begin: int, end: int, stage: int) -> float:
         return math.inf if end - begin > most else sum(times[begin:end]) / speeds[stage]
@@ -120,7 +120,7 @@ def test_averaging_is_hidden_as_far_as_it_was_measured() -> None:
 
 
 def test_zero_sends_what_its_paper_says() -> None:
-    """Stages 1 and 2 as much as an allreduce, stage 3 half as much again; half of it on a host."""
+    """Stages 1 and 2: as much as an allreduce; stage 3: 1.5 times that; half of it on a host."""
     silent = Machine(**vars(MACHINE) | {"overlap": 0.0})
 
     def communication(stage: int, ranks_per_host: int) -> float:
@@ -156,7 +156,7 @@ def test_ranks_that_share_cores_take_turns() -> None:
 
 
 def test_a_pipeline_on_few_cores_takes_turns() -> None:
-    """With one core for both stages nothing overlaps: there is no bubble beside the turns."""
+    """With one core for both stages nothing overlaps: beyond taking turns there is no bubble."""
     strategy = par.Strategy(pp=2, microbatches=4)
     machine = Machine(**vars(MACHINE) | {"slots": 1, "message": Link(0, 1e30)})
     found = cost(strategy, units(8), [Timing(1e-3, 2e-3, 0)] * 8, machine, 2)
@@ -166,7 +166,7 @@ def test_a_pipeline_on_few_cores_takes_turns() -> None:
 
 
 def test_what_is_sent_between_hosts_needs_no_core() -> None:
-    shared = Machine(**vars(MACHINE) | {"slots": 0.5})  # two hosts on one machine's core
+    shared = Machine(**vars(MACHINE) | {"slots": 0.5})  # two hosts on one core of a machine
     alone, both = (
         cost(par.Strategy(tp=2), units(8, sent=10_000), ALIKE, machine, 1)
         for machine in (MACHINE, shared)
@@ -277,6 +277,6 @@ def test_the_parts_add_up_and_none_is_negative(
     assert min(parts) >= -1e-12
     assert sum(parts) == pytest.approx(found.step)
     assert 0 <= found.parts.efficiency <= 1
-    # No rank can be quicker than its own work, nor a host than that of its ranks.
+    # No rank can be faster than its own work, and no host faster than that of its ranks.
     work = microbatches * sum(3 * one + recompute * one for one in times)
     assert found.step >= work / pp * (1 - 1e-9)

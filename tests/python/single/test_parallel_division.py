@@ -37,7 +37,7 @@ def test_what_cant_be_divided(arguments: tuple[int, ...], message: str) -> None:
 
 
 def axes(ranks: int) -> list[Axis]:
-    """The axis as each of its ranks sees it; nobody has to be there."""
+    """The axis as each of its ranks sees it; no other rank need exist."""
     everyone = ProcessSet(range(ranks)) if ranks > 1 else None
     return [Axis("tp", tuple(range(ranks)), rank, everyone) for rank in range(ranks)]
 
@@ -49,7 +49,7 @@ def axes(ranks: int) -> list[Axis]:
     st.integers(0, 1),
 )
 def test_shards_are_the_whole(ranks: int, unit: int, parts: tuple[int, ...], dim: int) -> None:
-    """Also of several parts, of which each rank has the same share of each."""
+    """Also with several parts, of which each rank has the same share."""
     shape = [3, 3]
     shape[dim] = unit * sum(parts)
     whole = torch.arange(shape[0] * shape[1]).view(shape)

@@ -1,4 +1,4 @@
-"""What par.memory() says, and how long the units of a model take, without ranks."""
+"""The predictions of par.memory(), and the times of a model's units, without ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from horoscale.torch.parallel.planning.stand_ins import Collective
 @contextmanager
 def saving(own: set[int], sizes: dict[int, int]) -> Iterator[None]:
     """Counts what autograd saves of real tensors, each storage once."""
-    kept = []  # so that no address is used again
+    kept = []  # so that no address is reused
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -177,7 +177,7 @@ class Residual(nn.Sequential):
 
 
 def test_what_does_not_run_its_children_once_each_is_not_cut() -> None:
-    """Stages of it would compute something else."""
+    """Dividing it into stages would change the computation."""
     tanh = nn.Tanh()
     chain = nn.Sequential(nn.Linear(8, 8), tanh, nn.Linear(8, 8))
     twice = nn.Sequential(*chain, tanh)
@@ -231,7 +231,7 @@ def test_units_that_have_memory_run_together() -> None:
     assert windows(["a", "b", "b", "c"], [1, 1, 1, 1]) == [[0, 1, 2, 3]]
     assert windows(["a", "b", "c"], [100 << 20, 100 << 20, 100 << 20]) == [[0, 1], [2]]
     many = windows(["a", *["b"] * 40, "c"], [1] * 42)
-    assert many == [list(range(9)), [41]]  # eight of those that are alike tell of all
+    assert many == [list(range(9)), [41]]  # eight similar ones are enough
 
 
 def test_a_model_without_memory_is_costed_by_its_operations() -> None:

@@ -31,7 +31,7 @@ def test_every_position_is_held_once(length: int, ranks: int, layout: layouts.La
 
 
 class _Set:
-    """Stands for a process set where nothing is sent."""
+    """Stands in for a process set where nothing is sent."""
 
     ranks = None
 

@@ -1,4 +1,4 @@
-"""What watch_memory() sees of a step, beside what par.memory() said of it before."""
+"""watch_memory()'s counts for a step, compared with par.memory()'s predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Twice(nn.Module):
 
 
 def made(kind: str) -> tuple[nn.Sequential, tuple[torch.Tensor, torch.Tensor]]:
-    """A model large enough that single numbers don't matter, and a batch."""
+    """A model large enough for single numbers not to matter, and a batch."""
     torch.manual_seed(3)
     if kind == "mlp":
         model = nn.Sequential(*(Half(WIDTH, 4 * WIDTH) for _ in range(4)), nn.Linear(WIDTH, 10))
@@ -63,7 +63,7 @@ def test_a_step_takes_what_was_said(kind: str, microbatches: int) -> None:
     assert seen.optimizer == own.optimizer
     if microbatches == 1:
         assert seen.activations == own.activations
-    # Of a unit with convolutions it is not known which of its activations go first.
+    # It is unknown which activations of a unit with convolutions are freed first.
     tolerance = 0.1 if kind == "convolutions" else 0.03
     assert seen.total - seen.buckets == pytest.approx(own.total, rel=tolerance)
     text = watch.report(said)

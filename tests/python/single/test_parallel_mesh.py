@@ -22,7 +22,7 @@ def test_ranks_and_coordinates_are_inverse(sizes: dict[str, int]) -> None:
         coordinates = module._coordinates(sizes, rank)
         assert module._rank(sizes, coordinates) == rank
         first = next(iter(sizes))
-        assert coordinates[first] == rank % sizes[first]  # its neighbours are neighbours
+        assert coordinates[first] == rank % sizes[first]  # neighboring ranks are neighbors
 
 
 @given(extents, st.data())

@@ -1,4 +1,4 @@
-"""What par.plan() says of all ways to divide a model, without ranks."""
+"""par.plan()'s estimates for all ways to divide a model, without ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_plans_of_one_process() -> None:
     assert all(one.strategy.ranks == 4 for one in planned.costs)
     assert all(one.most_memory <= 1 << 20 for one in planned.costs)
     assert {one.strategy.tp for one in planned.costs} == {1, 2, 4}
-    # Over a link of 1 MB/s a stage's output is cheaper than the sums of layers or gradients.
+    # Over a 1 MB/s link a stage's output is cheaper than the sums of layers or gradients.
     best = planned.best.strategy
     across = group(best, ["pp"], ranks_per_host=2)
     assert across.hosts == 2

@@ -1,4 +1,4 @@
-"""Schedules of pipelines, played without ranks, against what their papers promise."""
+"""Pipeline schedules, simulated without ranks, compared with their papers' claims."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_schedule_ends(name: str, ranks: int, microbatches: int, chunks: i
     forward = tuple(
         tuple(one for one in program if one.action is Action.FORWARD) for program in schedule
     )
-    simulate(forward, ranks * chunks, lambda _: 1.0)  # as an evaluation does it
+    simulate(forward, ranks * chunks, lambda _: 1.0)  # like an evaluation
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), ranks_of_one, microbatches_of_one)
@@ -103,7 +103,7 @@ def test_activations_in_flight(ranks: int, microbatches: int, chunks: int) -> No
 
 
 def test_latency_lengthens_the_ends_only() -> None:
-    """A message is hidden where another microbatch can be computed meanwhile."""
+    """A message is hidden if another microbatch can be computed meanwhile."""
     for ranks, microbatches in [(2, 8), (4, 8)]:
         schedule = make_schedule("gpipe", ranks, microbatches)
         result = simulate(schedule, ranks, lambda _: 1.0, latency=0.25)

@@ -1,4 +1,4 @@
-"""How a sequential model is cut into stages."""
+"""How a sequential model is split into stages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_layers_keep_their_names() -> None:
 
 
 def test_what_is_slow_is_alone() -> None:
-    """A layer with a thousand times the work of the others, of which there are more."""
+    """A layer with a thousand times the work of the more numerous others."""
     torch.manual_seed(0)
     slow = nn.Sequential(*(nn.Linear(256, 256) for _ in range(40)))
     model = nn.Sequential(*(nn.Flatten() for _ in range(5)), slow)

@@ -1,4 +1,4 @@
-"""Every public function of every binding takes process_set=, but for those named here."""
+"""Every public function of every binding takes process_set=, except those listed here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow" if find_spec("tensorflow") else "torch")
 
-# They concern the job, a process, or an operation that has its set already.
+# They concern the job, a process, or an operation that already has its set.
 OF_THE_JOB = {
     "batch",  # each of its messages has one
     *("init", "shutdown", "is_initialized", "is_homogeneous", "join", "metrics"),
@@ -20,7 +20,7 @@ OF_THE_JOB = {
     *("local_rank_op", "local_size_op", "ProcessSet", "Compression", "HostsUpdatedInterrupt"),
     *("mpi_threads_supported", "mpi_enabled", "gloo_enabled"),
 }
-# TensorFlow 1's, as Horovod has them: of all ranks.
+# TensorFlow 1's, as in Horovod: for all ranks.
 OF_OLD_GRAPHS = {
     *("broadcast_global_variables", "BroadcastGlobalVariablesHook"),
     "BroadcastGlobalVariablesCallback",
@@ -40,10 +40,10 @@ def test_every_operation_takes_a_process_set(binding: str) -> None:
         is_error = inspect.isclass(function) and issubclass(function, Exception)
         if of_the_job or is_error or not callable(function):
             continue
-        # What passes its arguments on is judged by what it passes them to.
+        # Functions that pass on their arguments are judged by the called function.
         parameters = inspect.signature(function).parameters
         passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-        # Values in graphs are asked for by the id, as Horovod has it.
+        # Values in graphs are identified by the set's id, as in Horovod.
         if not passes_on and not {"process_set", "process_set_id"} & parameters.keys():
             without.add(name)
     assert not without

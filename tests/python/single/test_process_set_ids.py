@@ -1,4 +1,4 @@
-"""Which process sets there are, asked while one is removed."""
+"""Listing process sets while one is removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_set_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     hvd.init()
     try:
         query = runtime._int_list
-        listed = iter([[0, 99]])  # 99 is gone before its ranks are asked for
+        listed = iter([[0, 99]])  # 99 is removed before its ranks are queried
         monkeypatch.setattr(runtime, "_int_list", lambda what: next(listed, None) or query(what))
         assert hvd.get_process_set_ids_and_ranks() == {0: [0]}
     finally:

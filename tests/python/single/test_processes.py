@@ -1,4 +1,4 @@
-"""What happens to a process around its job: launchers, fork, exit, variables, a wrong library."""
+"""The process around its job: launchers, fork, exit, variables, a wrong library."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_srun_off_loopback_needs_a_secret() -> None:
     ids=["openmpi", "hydra", "srun"],
 )
 def test_mpi_launchers_without_mpi_are_named_not_ignored(variables: dict[str, str]) -> None:
-    """No library can be opened; or the system's MPI finds itself alone."""
+    """No library can be opened; or the system's MPI starts as a singleton."""
     ended = run_alone(INIT, **variables)
     assert ended.returncode == 1
     assert "one of 4 ranks" in ended.stderr
@@ -100,7 +100,7 @@ def test_mpi_launchers_without_mpi_are_named_not_ignored(variables: dict[str, st
     "variables",
     [
         {"OMPI_COMM_WORLD_SIZE": "1"},
-        {"WORLD_SIZE": "4"},  # of somebody else
+        {"WORLD_SIZE": "4"},  # of another user
         {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"},
         {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch shell
         {"PMI_SIZE": "2", "HOROSCALE_RANK": "0", "HOROSCALE_SIZE": "1"},

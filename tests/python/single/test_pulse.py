@@ -1,4 +1,4 @@
-"""Hosts that do not answer are found out in time, and no others."""
+"""Hosts that do not respond are detected in time, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_host_is_silent_before_the_timeout_and_not_long_before(
             last_sign = before + phase * (now - before)
             pulse.heard(1)
         ask, silent = pulse.check(now)
-        pulse.heard(2)  # it answers at once
+        pulse.heard(2)  # it responds at once
         if last_sign is None:
             assert ask == [1, 2]
             pulse.heard(1)

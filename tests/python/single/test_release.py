@@ -1,4 +1,4 @@
-"""What `make release` refuses, and how it tells what was checked."""
+"""What `make release` rejects, and how it reports the checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGELOG = """# Changelog
 
 
 def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A program of cmake/, whose modules import each other by their names."""
+    """A program of cmake/, whose modules import each other by name."""
     monkeypatch.syspath_prepend(str(ROOT / "cmake"))
     spec = importlib.util.spec_from_file_location(name, ROOT / "cmake" / f"{name}.py")
     assert spec
@@ -133,7 +133,7 @@ def test_a_commit_that_is_refused_is_not_built(
 ) -> None:
     refused = rules.Commit(**GOOD | {"tags": ()})
     monkeypatch.setattr(release, "look", lambda: refused)
-    monkeypatch.setattr(release, "OUTPUT", None)  # nothing there is touched
+    monkeypatch.setattr(release, "OUTPUT", None)  # nothing there is modified
     assert release.main([]) == 1
     assert capsys.readouterr().err == (
         "release: the commit has no tag of a version: expected v1.2.3\n"

@@ -1,4 +1,4 @@
-"""Which numbers of the runtime are logged, when, and that the documentation lists them."""
+"""Which of the runtime's metrics are logged, when, and that the documentation lists them."""
 
 from __future__ import annotations
 

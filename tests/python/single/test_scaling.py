@@ -1,4 +1,4 @@
-"""What scaling reports say of timelines, and of ranks that there are not."""
+"""Scaling reports: evaluation of timelines, and predictions for more ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.timeline.parts import Parts
 
 
 def timeline(rank: int, waits: list[tuple[float, float]]) -> RankTimeline:
-    """Of three steps of 10 s, in each an allreduce of 100 bytes from second 6 to 8."""
+    """Three steps of 10 s, each with an allreduce of 100 bytes from second 6 to 8."""
     operations = [
         Operation("set 0: g", "allreduce", at, at + 5, at + 6, at + 8, {"bytes": 100, "entry": 1})
         for at in (0.0, 10.0, 20.0)
@@ -87,7 +87,7 @@ def test_many_ranks_by_the_cost_model() -> None:
 
 
 def test_published_figures_are_within_what_the_model_says() -> None:
-    """To 0.06: of VGG-16 on 8 GPUs the model knows no more than 0.93."""
+    """Within 0.06: for VGG-16 on 8 GPUs the model can't do better than 0.93."""
     pytest.importorskip("torch")
     from horoscale.scaling.published import comparisons
 

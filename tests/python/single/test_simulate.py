@@ -1,4 +1,4 @@
-"""python -m horoscale.simulate: what the model says can be worked out by hand."""
+"""python -m horoscale.simulate: the model's results can be computed by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_time_is_that_of_the_messages() -> None:
     settings = {"link_seconds": link, "message_seconds": message, "bytes_per_second": 1e30}
     _, cached = steps(9, tensors=4, **settings)
     assert cached.entries == 1
-    # The coordinator takes 8 reports and sends 8 entries, one after the other.
+    # The coordinator receives 8 reports and sends 8 entries, one after the other.
     expected = message + link + 8 * message + 8 * message + link + message
     assert cached.seconds == pytest.approx(expected)
 
@@ -60,7 +60,7 @@ def test_tree_time_grows_with_its_depth() -> None:
 
 
 def test_patience_bounds_what_a_late_rank_holds_up() -> None:
-    """It does not change when the step can end, only how many messages it takes."""
+    """It does not change when the step can end, only the number of messages."""
     late = {"ranks_per_host": 4, "jitter_seconds": 1e-2}
     (hasty,) = steps(16, 1, patience_seconds=0.0, **late)
     (patient,) = steps(16, 1, patience_seconds=1.0, **late)
@@ -70,7 +70,7 @@ def test_patience_bounds_what_a_late_rank_holds_up() -> None:
 
 def test_bytes_take_their_time() -> None:
     (cold,) = steps(5, count=1, link_seconds=0.0, message_seconds=0.0, bytes_per_second=1e6)
-    assert cold.seconds == pytest.approx(cold.bytes / 1e6, rel=0.6)  # in and out overlap in part
+    assert cold.seconds == pytest.approx(cold.bytes / 1e6, rel=0.6)  # both directions overlap
 
 
 def test_one_member_stands_for_all_that_behave_alike() -> None:

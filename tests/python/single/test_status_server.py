@@ -1,4 +1,4 @@
-"""The server of a watched job of a thousand ranks, with many who ask."""
+"""The server of a watched job of a thousand ranks, with many clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key-value store as Python sees it."""
+"""The key-value store in Python."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nobody_listens() -> None:
 
 
 def test_one_store_at_several_addresses() -> None:
-    # The last is none of this machine's, as one that is not ready yet.
+    # The last one is not on this machine, like one that is not ready yet.
     strong = "0123456789abcdef" * 4
     StoreServer("127.0.0.1,192.0.2.1", 0, strong).close()
     with pytest.raises(HorovodInternalError):

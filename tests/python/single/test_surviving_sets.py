@@ -1,4 +1,4 @@
-"""What becomes of process sets when the ranks change, in one process without peers."""
+"""Process sets across changes of ranks, in one process without peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horoscale.common.views import View, views_of
 
 
 class FakeRuntime(Runtime):
-    """Registers what it is told to, by itself."""
+    """Registers sets without any peers."""
 
     def __init__(self, size: int) -> None:
         self.topology = cast("Any", SimpleNamespace(rank=0, size=size))
@@ -32,7 +32,7 @@ class FakeRuntime(Runtime):
 
 
 class Job:
-    """Goes from view to view; members are slots of one host, by incarnation."""
+    """Moves from view to view; members are slots of one host, by incarnation."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
@@ -50,7 +50,7 @@ class Job:
 
     def enter(self, members: dict[int, int]) -> None:
         surviving_sets.keep(self._view)
-        process_sets._forget()  # as the end of a job does
+        process_sets._forget()  # like the end of a job
         self._number += 1
         identities = [f"here:{slot}:{incarnation}" for slot, incarnation in members.items()]
         self._view = views_of(

@@ -1,4 +1,4 @@
-"""What a rank tells whoever watches its job: what has changed, and notes of the library, once."""
+"""What a rank reports to watchers of its job: changes, and each note of the library once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from horoscale.common.telemetry import MAX_LINE_BYTES, Telemetry
 
 @pytest.fixture
 def told():
-    """A telemetry between two jobs, which by itself tells its clock; and what reads its lines."""
+    """A telemetry between two jobs, which reports its clock itself; and a reader of its lines."""
     own, other = socket.socketpair()
     other.settimeout(30)
     one = Telemetry(own)
@@ -27,7 +27,7 @@ def told():
 
 
 def line_with(read, name: str) -> dict:
-    """The next line that has it: the thread tells the time in between."""
+    """The next line with this key, skipping the thread's clock reports."""
     while name not in (line := read()):
         pass
     return line

@@ -75,7 +75,7 @@ def test_collectives_on_one_rank() -> None:
 
 
 def test_an_optimizer_outlives_its_job() -> None:
-    """Hooks, names and shared memory of the first job serve the second."""
+    """Hooks, names and shared memory of the first job work in the second."""
     model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     hvd.init()
@@ -103,7 +103,7 @@ def test_a_job_that_ends_before_the_step() -> None:
 
 
 def test_a_job_that_ends_during_an_overlapped_step() -> None:
-    """What step() has begun is done by the end of the job, whoever reads the weights later."""
+    """Operations of step() complete by the end of the job, whoever reads the weights later."""
     model = torch.nn.Linear(2, 2)
     before = model.weight.detach().clone()
     hvd.init()
@@ -158,7 +158,7 @@ def test_buckets_have_room_for_every_layout() -> None:
 
 
 class OnGpu(torch.Tensor):
-    """Claims to be there."""
+    """Claims to exist."""
 
     is_cuda = True
 

@@ -1,4 +1,4 @@
-"""What several ranks print alike is printed once, and nothing is lost."""
+"""Output that several ranks have in common is printed once, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ horoscale.MismatchError: no
     ],
 )
 def test_own_frames_are_known_wherever_a_rank_has_the_package(file: str, own: bool) -> None:
-    """Which need not be where the launcher has it. A user's folder may have our name."""
+    """It may differ from the launcher's location. A user's folder may have our name."""
     text = SIMPLE.replace(
         b"ValueError", f'  File "{file}", line 5, in there\n    call()\nValueError'.encode()
     )

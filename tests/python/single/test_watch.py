@@ -1,4 +1,4 @@
-"""What is known of a watched job, by what its ranks report and print."""
+"""What a watched job's ranks report and print, and what is known of it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_operation_that_was_new_in_a_report_is_not_taken_to_be_pending_ever_s
 
 
 def of_set(number: int, operation: str = "", seconds: float = 0.0) -> dict:
-    """What a rank reports of a process set of ranks 0 to 2."""
+    """A rank's report of a process set of ranks 0 to 2."""
     return {
         "set": number,
         "ranks": "0-2",
@@ -267,7 +267,7 @@ def test_events_are_bounded_and_printable() -> None:
 
 
 class Recovering:
-    """An elastic job of three ranks, of which one is lost."""
+    """An elastic job of three ranks, one of which is lost."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -349,7 +349,7 @@ def test_a_thousand_ranks_are_told_of_in_little_and_bounded_memory() -> None:
 
     job = WatchedJob(1000)
     for _ in range(HISTORY):
-        job.watch._history.append(job.watch._point(job.now))  # as after two minutes
+        job.watch._history.append(job.watch._point(job.now))  # like after two minutes
     for _ in range(3):
         job.second()
     tracemalloc.start()
@@ -368,4 +368,4 @@ def test_a_thousand_ranks_are_told_of_in_little_and_bounded_memory() -> None:
     assert len(answer) < 600 << 10, len(answer)
     assert len(job.watch.snapshot()["ranks"]) == 1000
     assert len(job.watch.snapshot()["links"]) == 64
-    assert job.sent_bytes / 7 < 1 << 20  # a second, where all has changed
+    assert job.sent_bytes / 7 < 1 << 20  # per second, if everything has changed

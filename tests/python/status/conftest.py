@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "integration"))  # launchers as 
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program is not None, "there is no Chromium: apt-get install chromium"
-    # As root, which CI may be, Chromium has no sandbox of its own.
+    # As root, as in CI, Chromium must run without a sandbox.
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=arguments)

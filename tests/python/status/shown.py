@@ -1,4 +1,4 @@
-"""What the page shows, as the API would say it."""
+"""The content of the page, compared with the API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EVENTS = """items => items.map(item => [item.dataset.kind, item.dataset.severit
 def opened(
     browser: Browser, url: str, *, scheme: str = "light", viewport: dict[str, int] = DESKTOP
 ) -> Iterator[Page]:
-    """The page, once it shows an answer. Nothing may fail on it, or come from elsewhere."""
+    """The page, once it shows a response. It must have no errors and load nothing external."""
     context = browser.new_context(
         viewport=viewport, color_scheme=scheme, reduced_motion="reduce", locale="en-GB"
     )
@@ -50,7 +50,7 @@ def _is_wrong(line: ConsoleMessage) -> bool:
 
 
 def answer(page: Page) -> dict[str, Any]:
-    """An answer of the API that the page is showing now."""
+    """The API response that the page currently shows."""
     while True:
         shown = page.evaluate("() => Number(document.body.dataset.shown)")
         with page.expect_response(lambda one: "/api/v1/status" in one.url) as response:
@@ -62,7 +62,7 @@ def answer(page: Page) -> dict[str, Any]:
 
 
 def assert_agrees(page: Page, told: dict[str, Any]) -> None:
-    """The page shows what the API says."""
+    """The page agrees with the API."""
     tiles = page.eval_on_selector_all(".tile", _TILES)
     ranks = [
         ["" if one["rank"] is None else str(one["rank"]), one["state"]] for one in told["ranks"]
@@ -98,6 +98,6 @@ def assert_agrees(page: Page, told: dict[str, Any]) -> None:
 
 
 def assert_accessible(page: Page) -> None:
-    """axe-core finds nothing."""
+    """axe-core finds no problems."""
     results = Axe().run(page)
     assert results.violations_count == 0, results.generate_report()

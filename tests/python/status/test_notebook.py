@@ -45,7 +45,7 @@ horoscale.run(fail, np=2)
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the notebook, in which kernels import the horoscale that is tested."""
+    """A folder for the notebook, whose kernels import the horoscale under test."""
     root = str(Path(horoscale.__file__).resolve().parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

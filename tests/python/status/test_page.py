@@ -1,4 +1,4 @@
-"""The page of a real job: ranks that train, one that stalls, one that dies; and of many ranks."""
+"""The page of a real job with ranks that train, stall and die; and of many ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.watched_launcher import WatchedLauncher, played_hosts
 from horoscale.watch.server import StatusServer
 
 RANK = Path(__file__).parents[1] / "integration" / "watched_rank.py"
-# Where the pictures of the documents are to be written; without it they are thrown away.
+# Where to write the pictures for the documentation; by default they are discarded.
 PICTURES = os.environ.get("HOROSCALE_TEST_PICTURES")
 DOCUMENTED = ("status.png", "status-64-dark.png")
 
@@ -77,7 +77,7 @@ def test_a_job_with_a_stalled_rank_and_one_that_dies(browser: Browser, tmp_path:
 
 @pytest.fixture(scope="module")
 def many() -> Iterator[tuple[WatchedJob, str]]:
-    """64 ranks on eight hosts, of which one is late."""
+    """64 ranks on eight hosts, one of which is late."""
     job = WatchedJob(64)
     for _ in range(90):
         job.second()
@@ -124,7 +124,7 @@ def test_everything_is_reached_by_the_keyboard(
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#rank-h")).to_have_text("Rank 1 on node000")
-        answer(page)  # what has the focus keeps it when the page is drawn anew
+        answer(page)  # the focused element keeps the focus when the page is redrawn
         assert page.evaluate(focused) == "1"
         for _ in range(70):
             page.keyboard.press("Tab")

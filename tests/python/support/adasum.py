@@ -8,7 +8,7 @@ import numpy as np
 
 
 def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return (1 - a.b / 2 a.a) a + (1 - a.b / 2 b.b) b; zeros leave the other one as it is."""
+    """Return (1 - a.b / 2 a.a) a + (1 - a.b / 2 b.b) b; zeros leave the other unchanged."""
     dot = np.vdot(a, b)
     of_a, of_b = np.vdot(a, a), np.vdot(b, b)
     weight_a = 1 - dot / (2 * of_a) if of_a else 1.0
@@ -17,10 +17,10 @@ def adasum_of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def adasum(vectors: Sequence[np.ndarray], group: int = 1) -> np.ndarray:
-    """Return the Adasum of vectors of which `group` consecutive ones each are averaged first.
+    """Return the Adasum of vectors; each `group` consecutive ones are averaged first.
 
-    What is beyond the largest power of two is folded into the first ones, then neighbours are
-    combined, and what comes of them, until one is left.
+    Vectors beyond the largest power of two are folded into the first ones. Then neighbors are
+    combined repeatedly until one is left.
     """
     wide = [np.asarray(vector).astype(np.float64) for vector in vectors]
     wide = [np.mean(wide[i : i + group], axis=0) for i in range(0, len(wide), group)]

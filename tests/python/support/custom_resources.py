@@ -1,4 +1,4 @@
-"""What custom resources may hold, as JSON schemas: JobSet, TrainJob and its runtimes, MPIJob.
+"""Valid contents of custom resources, as JSON schemas: JobSet, TrainJob and runtimes, MPIJob.
 
 Stated here, by hand, are the fields and types of the published APIs, without their descriptions:
 
@@ -25,7 +25,7 @@ NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", 
 
 
 def fields(required: tuple[str, ...] = (), /, **known: Schema) -> Schema:
-    """An object of these fields and no others."""
+    """An object with only these fields."""
     return {
         "type": "object",
         "properties": known,

@@ -1,4 +1,4 @@
-"""A link whose driver is the test: views are given out as they were prepared."""
+"""A link whose driver is the test: it issues prepared views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def view_of_one(number: int, **fields: Any) -> View:
 
 
 class PreparedLink:
-    """Gives the prepared views one after another, and keeps what was reported."""
+    """Issues the prepared views in order, and records what was reported."""
 
     def __init__(self, *views: View | LeftJobError | None) -> None:
         self._view, *self._following = views
@@ -42,7 +42,7 @@ class PreparedLink:
         return following
 
     def report_due(self) -> bool:
-        # Commits are; the thread that reports each second comes when it likes.
+        # Only commits are recorded; the reports of each second come at any time.
         return threading.current_thread() is threading.main_thread()
 
     def report(self, **progress: Any) -> None:

@@ -20,7 +20,7 @@ from horoscale.driver import BanPolicy, Driver, Rules, Start
 from horoscale.driver.driver import first_line
 
 FAULTY_S = 60.0  # faults happen until then
-BOUND_S = 400.0  # and after it the job has to end within this
+BOUND_S = 400.0  # and then the job must end within this time
 COMMIT_S = 0.4
 
 
@@ -37,7 +37,7 @@ class Rank:
     commits: list[int] = field(default_factory=list)
     interrupted: bool = False
     left: bool = False
-    started: bool = False  # its program has come to the point where it waits for a view
+    started: bool = False  # its program waits for a view
 
 
 class Simulation:
@@ -63,7 +63,7 @@ class Simulation:
         self.ranks: dict[int, Rank] = {}
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = itertools.count()
-        self.views: dict[int, dict[int, View]] = {}  # by number, what each process was given
+        self.views: dict[int, dict[int, View]] = {}  # by number, what each process received
         self.called_off: set[int] = set()
         self.committed = 0  # by all members of a view
         self.outcome: tuple[int, str] | None = None
@@ -120,7 +120,7 @@ class Simulation:
         return sum(one.alive and one.view is not None for one in self.ranks.values())
 
     def program_ready(self, rank: Rank) -> None:
-        """The script has been imported, and is where it needs a view."""
+        """The script has been imported, and needs a view."""
         if not rank.alive:
             return
         rank.started = True
@@ -133,7 +133,7 @@ class Simulation:
         if not rank.alive or rank.left:
             return
         if rank.stopped and not self.noticed(rank):
-            rank.stopped = False  # for ever the job would wait for it: the user has it go on
+            rank.stopped = False  # otherwise the job would wait forever: the user continues it
         if rank.stopped:
             self.after(0.5, lambda: self.hear(rank, line))
             return
@@ -147,7 +147,7 @@ class Simulation:
             self.take(rank, View.from_fields(message["view"]))
 
     def noticed(self, rank: Rank) -> bool:
-        """Whether another member is left that waits for this one, and will report."""
+        """Whether another member that waits for this one is left, and will report."""
         return any(
             one.alive and not one.stopped and one.view is not None
             for one in self.ranks.values()
@@ -155,7 +155,7 @@ class Simulation:
         )
 
     def take(self, rank: Rank, view: View) -> None:
-        """A process is given a view: the heart of the checks."""
+        """A process receives a view: most of the checks are here."""
         known = self.views.setdefault(view.number, {})
         assert rank.view is None or view.number > rank.view.number, "views only grow"
         for other in known.values():
@@ -190,7 +190,7 @@ class Simulation:
             self.after(self.random.uniform(0.01, 0.3), lambda: self.enter(rank))
 
     def enter(self, rank: Rank) -> None:
-        """The start of a view is complete when all have come; it fails when it is called off."""
+        """The start of a view is complete when all have arrived; it fails when it is cancelled."""
         view = rank.view
         assert view is not None
         if not rank.alive or rank.running or rank.left:
@@ -229,7 +229,7 @@ class Simulation:
         ]
 
     def synchronize(self, view: View, members: list[Rank]) -> None:
-        """All have come: all have the source's state, and steps go on."""
+        """All have arrived: all have the source's state, and steps continue."""
         if getattr(self, "running_view", 0) == view.number:
             return
         self.running_view = view.number
@@ -242,7 +242,7 @@ class Simulation:
         self.after(COMMIT_S, lambda: self.commit(view))
 
     def commit(self, view: View) -> None:
-        """A collective commit, which fails when a member is missing, and waits for stopped ones."""
+        """A collective commit, which fails if a member is missing, and waits for stopped ones."""
         members = self.members_of(view)
         present = [one for one in members if one.running and one.view is view_of(one, view)]
         if len(present) < view.size:
@@ -359,7 +359,7 @@ class Simulation:
     # -------------------------------------------------------------- the loop
 
     def run(self) -> tuple[int, str]:
-        """Run until the job has ended; AssertionError, with the seed, where something is wrong."""
+        """Run until the job has ended; AssertionError, with the seed, on a violation."""
         try:
             self.driver.discovered(list(self.hosts.items()), self.now)
             self.after(self.random.expovariate(1 / 3), self.fault)
@@ -368,7 +368,7 @@ class Simulation:
             assert self.outcome[0] in (0, 1)
             if self.outcome[0] == 0:
                 assert not [one for one in self.ranks.values() if one.alive], "left behind"
-        except Exception as error:  # also of the driver's
+        except Exception as error:  # including the driver's
             raise AssertionError(f"seed {self.seed} at {self.now:.2f} s: {error!r}") from error
         return self.outcome
 
@@ -391,7 +391,7 @@ def view_of(rank: Rank, view: View) -> View | None:
 
 
 def simulate(seeds: Iterable[int]) -> tuple[Counter[str], list[str]]:
-    """How many jobs ended in which way, and what was wrong, seed by seed."""
+    """The number of jobs by their end, and the violations by seed."""
     ends: Counter[str] = Counter()
     wrong: list[str] = []
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""Runs the examples as users do, and reads what they print."""
+"""Runs the examples as users do, and reads their output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 200  # against hangs: each rank's imports alone take seconds of a core
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    """Standard output of a command that has to succeed."""
+    """The standard output of a command, which must succeed."""
     result = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -22,7 +22,7 @@ def run(*command: str | Path, folder: Path) -> str:
 
 
 def launch(num_ranks: int, *command: str | Path, folder: Path, flags: tuple[str, ...] = ()) -> str:
-    """Standard output of the ranks of a job that has to succeed."""
+    """The standard output of the ranks of a job, which must succeed."""
     launcher = (sys.executable, "-m", "horoscale.runner", *flags, "-np", str(num_ranks))
     return run(*launcher, *command, folder=folder)
 

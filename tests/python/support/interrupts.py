@@ -19,7 +19,7 @@ def interrupted() -> Iterator[None]:
     in_flight = current_runtime()._in_flight
     before = len(in_flight)
 
-    def interrupt() -> None:  # once the operation is out of the call that has begun it
+    def interrupt() -> None:  # after the call that has started the operation
         deadline = time.monotonic() + 60
         while len(in_flight) == before and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What another user may have put where a file is to be written."""
+"""What another user may have placed at the path of an output file."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def train_alone(
     weights: Sequence[float] | None = None,
     loss: Callable[[nn.Module, int, int], torch.Tensor] = loss_of,
 ) -> nn.Module:
-    """What rounds give of which each has the steps of each rank: every rank's model at the end.
+    """Each rank's model at the end of rounds, which list the steps of each rank.
 
     `weights` are factors of the ranks' changes.
     """
@@ -49,7 +49,7 @@ def train_alone(
             if weights is not None:
                 changes = [one * weight for one, weight in zip(changes, weights, strict=True)]
             anchor.grad = sum(changes) / len(changes)
-            if outer is None:  # the average, for which no change need be known
+            if outer is None:  # the average itself, without computing changes
                 anchor.copy_(anchor - anchor.grad if weights else sum(values) / len(values))
         if outer is not None:
             outer.step()
@@ -61,13 +61,13 @@ def train_alone(
 
 
 def same_rounds(steps: int, every: int, ranks: int) -> list[list[int]]:
-    """Rounds of `every` steps on all ranks, and what is left of the steps."""
+    """Rounds of `every` steps on all ranks, and the remaining steps."""
     lengths = [every] * (steps // every) + ([steps % every] if steps % every else [])
     return [[length] * ranks for length in lengths]
 
 
 def train(model: nn.Module, optimizer: Any, steps: range) -> None:
-    """Take these steps, with the batches of this rank."""
+    """Take these steps, with this rank's batches."""
     for step in steps:
         optimizer.zero_grad()
         loss_of(model, step, hvd.rank()).backward()

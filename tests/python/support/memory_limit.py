@@ -1,4 +1,4 @@
-"""A limit of the memory that a process and its children may have: a cgroup."""
+"""A memory limit for a process and its children: a cgroup."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @contextmanager
 def memory_limit(nbytes: int) -> Iterator[list[str]]:
-    """What is put before a command, so that its memory, with its files', is limited to so much.
+    """A command prefix that limits memory, including that of files.
 
-    The test is skipped where this user may make no cgroup.
+    The test is skipped if this user may not create a cgroup.
     """
     is_v2 = (_ROOT / "cgroup.controllers").exists()
     group = (_ROOT if is_v2 else _ROOT / "memory") / f"horoscale-test-{secrets.token_hex(4)}"

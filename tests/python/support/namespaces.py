@@ -1,7 +1,7 @@
-"""Hosts with network stacks of their own: network namespaces on a bridge, which is in one as well.
+"""Hosts with separate network stacks: network namespaces on a bridge, which is in one as well.
 
-Nothing changes in the network of this machine, and addresses and ports are free for every test. The
-names of the namespaces are the names of the hosts, for horoscalerun --remote-shell "ip netns exec".
+The network of this machine is not changed, and every test has free addresses and ports. The names
+of the namespaces are the names of the hosts, for horoscalerun --remote-shell "ip netns exec".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")  # of the
 
 
 def why_not() -> str | None:
-    """Why such hosts can't be made here; None if they can."""
+    """Why such hosts can't be created here; None if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None or shutil.which("tc") is None:
@@ -44,10 +44,10 @@ def why_not() -> str | None:
 
 
 class NetworkHosts:
-    """Some hosts, each with a link, eth0. As a context it leaves neither them nor processes."""
+    """Some hosts, each with a link, eth0. As a context it leaves no hosts or processes."""
 
     def __init__(self, count: int, *, version: int = 4, links: int = 1) -> None:
-        """Make them, with addresses of one version of IP; each further link is another network."""
+        """Create them, with addresses of one version of IP; each extra link is another network."""
         marker = uuid.uuid4().hex[:8]
         self._switch = f"hs-{marker}-switch"
         self.names = [f"hs-{marker}-{index}" for index in range(count)]
@@ -62,8 +62,8 @@ class NetworkHosts:
             for index, name in enumerate(self.names):
                 ip("netns", "add", name)
                 ip("-n", name, "link", "set", "lo", "up")
-                # The one that every machine has and allows. This one's may be BBR, which stops for
-                # 0.2 s every 10 s to look at the path.
+                # Available and permitted on every machine. The default may be BBR, which stops for
+                # 0.2 s every 10 s to probe the path.
                 self.call(index, lambda: CONGESTION_CONTROL.write_text("reno"))
             for link in range(links):
                 self._add_network(link)
@@ -82,7 +82,7 @@ class NetworkHosts:
             peer = ("peer", "name", port, "netns", self._switch)
             ip("-n", name, "link", "add", device, "type", "veth", *peer)
             ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
-            # An IPv6 address can be used at once only if nobody is asked whether it is taken.
+            # Without nodad, an IPv6 address could be used only after duplicate address detection.
             rest = ("/64", "dev", device, "nodad") if ":" in address else ("/24", "dev", device)
             ip("-n", name, "address", "add", address + rest[0], *rest[1:])
             ip("-n", name, "link", "set", device, "up")
@@ -92,7 +92,7 @@ class NetworkHosts:
         return ["ip", "netns", "exec", self.names[host], *map(str, command)]
 
     def call(self, host: int, function: Callable[[], T]) -> T:
-        """Call a function whose sockets, and threads, are on a host; they stay there."""
+        """Call a function whose sockets and threads are on a host; they stay there."""
 
         def enter_and_call() -> T:
             with open(f"/run/netns/{self.names[host]}") as namespace:
@@ -100,17 +100,17 @@ class NetworkHosts:
                     raise OSError(ctypes.get_errno(), "setns")
             return function()
 
-        with ThreadPoolExecutor(1) as pool:  # its thread moves there for good, and ends
+        with ThreadPoolExecutor(1) as pool:  # its thread enters the namespace, and then ends
             return pool.submit(enter_and_call).result()
 
     def limit_rate(self, rate: str) -> None:
-        """Slow every link down, such as to 100mbit."""
+        """Limit the rate of every link, for example to 100mbit."""
         for name in self.names:
             bucket = ("rate", rate, "burst", "128kb", "latency", "50ms")
             _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *bucket)
 
     def pull_cable(self, host: int) -> None:
-        """Cut a host off: nothing that is sent arrives, and nobody is told."""
+        """Cut off a host: packets are lost, and nobody is notified."""
         ip("-n", self._switch, "link", "set", f"port{host}-0", "down")
 
     def plug_in(self, host: int) -> None:
@@ -118,8 +118,8 @@ class NetworkHosts:
         ip("-n", self._switch, "link", "set", f"port{host}-0", "up")
 
     def drop_towards(self, host: int) -> None:
-        """Lose whatever is sent to a host; what it sends arrives."""
-        # A bucket into which no packet fits.
+        """Drop packets to a host; those from it arrive."""
+        # A bucket smaller than any packet.
         bucket = ("rate", "8bit", "burst", "1b", "limit", "1b")
         _run(*("tc", "-n", self._switch, "qdisc", "replace", "dev", f"port{host}-0", "root", "tbf"),
              *bucket)  # fmt: skip
@@ -133,7 +133,7 @@ class NetworkHosts:
         deadline = time.monotonic() + seconds
         while any(self.processes(host) for host in range(len(self.names))):
             assert time.monotonic() < deadline, "there are still processes on the hosts"
-            time.sleep(0.05)  # the ends of processes that aren't ours can only be polled for
+            time.sleep(0.05)  # processes that are not children can only be polled
 
     def remove(self) -> None:
         """Kill the processes on the hosts, and remove them."""

@@ -13,7 +13,7 @@ from torch import nn
 
 import horoscale.torch.parallel as par
 
-# On 8 ranks they say nothing that they don't on 4.
+# On 8 ranks these add nothing to the tests on 4.
 MARKS = [
     pytest.mark.conformance,
     pytest.mark.skipif(
@@ -28,7 +28,7 @@ Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 @contextmanager
 def mesh(**extents: object) -> Iterator[par.Mesh]:
-    """A mesh that exists within the context, and double precision, with the same numbers drawn."""
+    """A mesh for the context, with double precision and a fixed random seed."""
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     made = par.init(**extents)
@@ -51,7 +51,7 @@ def close(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> Non
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Loss, batches: list[torch.Tensor]
 ) -> list[float]:
-    """Train a step on each batch; the losses."""
+    """Train a step on each batch; return the losses."""
     losses = []
     for batch in batches:
         optimizer.zero_grad()
@@ -63,7 +63,7 @@ def train(
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """With an eps by which gradients that are 0 but for rounding (of biases of keys) stay so."""
+    """With an eps for which gradients that are only rounding errors (biases of keys) stay tiny."""
     return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, eps=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""A GPT in layers that any mesh divides, and its training, which a checkpoint interrupts."""
+"""A GPT in layers that any mesh can divide, and its training, interrupted by a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-SHAPE = Shape(heads=8, kv_heads=4)  # on 3 ranks unequal
+SHAPE = Shape(heads=8, kv_heads=4)  # uneven on 3 ranks
 TABLE = "embed.word_embeddings.weight"
 
 
 class Head(nn.Module):
-    """From hidden values to logits, of this rank's words, by the table of the embeddings."""
+    """From hidden values to this rank's logits, with the table of the embeddings."""
 
     def __init__(self, axis: par.Axis | None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Words(nn.Module):
         super().__init__()
         self.word_embeddings = embed.word_embeddings
         self.position_embeddings = embed.position_embeddings
-        self._embed = [embed]  # no child, so that names are the same in both kinds
+        self._embed = [embed]  # not a child, so that names are equal in both kinds
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         embed = self._embed[0]
@@ -85,7 +85,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def adamw(model: Any, lr: float = 0.01) -> torch.optim.Optimizer:
-    """Two groups, so that hyper-parameters differ; the table is in the first."""
+    """Two groups with different hyperparameters; the table is in the first."""
     named = dict(model.named_parameters())
     vectors = [one for one in named.values() if one.dim() == 1]
     others = [one for one in named.values() if one.dim() != 1]
@@ -116,7 +116,7 @@ class OnMesh:
     """The same on a mesh."""
 
     def __init__(self, mesh: par.Mesh, seed: int = 1, lr: float = 0.5) -> None:
-        """Make a model of other values than those that are to be loaded."""
+        """Create a model with other values than those to be loaded."""
         self.mesh = mesh
         torch.manual_seed(seed)
         layers = layers_of(mesh.tp)
@@ -171,7 +171,7 @@ class OnMesh:
             par.load_whole_state_dict(self.model, state)
 
     def whole(self) -> dict[str, torch.Tensor]:
-        """The values that this rank's stage has, whole."""
+        """The whole values of this rank's stage."""
         if not isinstance(self.model, par.Pipeline):
             return par.whole_state_dict(self.model)
         found: dict[str, torch.Tensor] = {}

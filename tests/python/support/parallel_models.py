@@ -1,4 +1,4 @@
-"""A transformer of one process, and the same made of layers that are divided."""
+"""A transformer for one process, and the same made of divided layers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Two halves with residuals, of one process or divided; the norms' kind tells them apart."""
+    """Two residual halves, of one process or divided; the norms' type distinguishes them."""
 
     def __init__(self, norms: list[nn.Module], attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Embeddings(nn.Module):
 
 
 class GPT(nn.Module):
-    """Words in, the mean loss of telling the next ones out; the table of words is tied."""
+    """Takes words and returns the mean loss of predicting the next ones; the table is tied."""
 
     def __init__(self, embeddings: nn.Module, blocks: list[nn.Module], norm: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class GPT(nn.Module):
 
 def single(shape: Shape) -> GPT:
     def norm() -> nn.Module:
-        # The same layer, of which it is known that it is not divided.
+        # The same layer, marked as not divided.
         return par.RMSNorm(shape.dim, None) if shape.gated else nn.LayerNorm(shape.dim)
 
     blocks = [Block([norm(), norm()], Attention(shape), MLP(shape)) for _ in range(shape.layers)]

@@ -1,4 +1,4 @@
-"""Models that are planned, of each kind one, cut between their children, and a machine for them."""
+"""Models to plan, one of each kind, which can be split between children, and a machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 class Attention(nn.Module):
-    """Of some heads, causal."""
+    """With several heads, causal."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

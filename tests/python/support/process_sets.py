@@ -1,4 +1,4 @@
-"""Process sets for tests, and ranks that are known not to call anything for a while."""
+"""Process sets for tests, and ranks that verifiably call nothing for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 15
 
 @contextmanager
 def registered(ranks: hvd.ProcessSet | Sequence[int]) -> Iterator[hvd.ProcessSet]:
-    """A set that exists within the context, which all ranks enter and leave."""
+    """A set within the context, which all ranks enter and leave."""
     process_set = hvd.add_process_set(ranks)
     try:
         yield process_set
@@ -24,13 +24,13 @@ def registered(ranks: hvd.ProcessSet | Sequence[int]) -> Iterator[hvd.ProcessSet
 
 @contextmanager
 def all_registered(lists_of_ranks: Sequence[Sequence[int]]) -> Iterator[list[hvd.ProcessSet]]:
-    """Several sets that exist within the context."""
+    """Several sets within the context."""
     with ExitStack() as stack:
         yield [stack.enter_context(registered(ranks)) for ranks in lists_of_ranks]
 
 
 def some_sets() -> list[list[int]]:
-    """Sets that overlap, none of them that of all ranks."""
+    """Overlapping sets, none of which has all ranks."""
     everyone = list(range(hvd.size()))
     candidates = [everyone[::2], everyone[1:], everyone[:-1], everyone[-1:]]
     distinct: list[list[int]] = []
@@ -41,7 +41,7 @@ def some_sets() -> list[list[int]]:
 
 
 def all_sets(most: int = 1000) -> list[list[int]]:
-    """The sets that the ranks can form but for the global one, the small ones first."""
+    """The sets that the ranks can form, except for the global one, smallest first."""
     everyone = range(hvd.size())
     sizes = range(1, hvd.size())
     return [list(ranks) for size in sizes for ranks in combinations(everyone, size)][:most]
@@ -51,7 +51,7 @@ def all_sets(most: int = 1000) -> list[list[int]]:
 def silent(rank: int) -> Iterator[None]:
     """A context in which `rank` does nothing: it waits, outside of horoscale, for the others' end.
 
-    What the others do in it has been done without a call by that rank.
+    So what the others do in it needs no call by that rank.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = hvd.broadcast_object(server.getsockname()[1], root_rank=rank)

@@ -1,4 +1,4 @@
-"""The processes of one job, started by hand: without the launcher, deaths are the test's own."""
+"""The processes of one job, started without the launcher, so that tests control their deaths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class RankProcesses:
     """One Python program on `size` ranks. As a context it leaves no process behind.
 
-    They are on this host, or on hosts of their own: the job's store is on the first of these.
+    They are on this host, or on separate hosts; then the job's store is on the first of these.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class RankProcesses:
     ) -> None:
         """Start `program` with its temporary files and its own in `folder`.
 
-        `variables` is the environment that all ranks get beside a job's own; some have more of it
-        by number (`variables_of`), or their standard error in a file (`stderr_of`). `host_of` says
-        where each rank is among the `hosts`.
+        `variables` is the environment of all ranks, besides a job's own. By rank, `variables_of`
+        adds more, `stderr_of` redirects standard error to a file, and `host_of` is the index of
+        its host in `hosts`.
         """
         self.secret = secrets.token_hex(16)
         self._hosts = hosts
@@ -94,11 +94,11 @@ class RankProcesses:
         }
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function where the job's store is."""
+        """Call a function on the host of the job's store."""
         return function() if self._hosts is None else self._hosts.call(0, function)
 
     def read_line(self, rank: int, seconds: float) -> str:
-        """The next line that the rank prints; AssertionError if it ends or the time is over."""
+        """The next line that the rank prints; AssertionError if it ends or on timeout."""
         output = self.processes[rank].stdout
         assert output is not None
         line = bytearray()
@@ -111,7 +111,7 @@ class RankProcesses:
         return line.decode().rstrip("\n")
 
     def wait(self, rank: int, seconds: float) -> None:
-        """Wait until the rank ends well; AssertionError with its messages otherwise."""
+        """Wait until the rank succeeds; otherwise AssertionError with its messages."""
         try:
             status = self.processes[rank].wait(seconds)
         except subprocess.TimeoutExpired:
@@ -119,21 +119,21 @@ class RankProcesses:
         assert status == 0, f"rank {rank} ended with {status}; {self.errors(rank)}"
 
     def errors(self, rank: int) -> str:
-        """What the rank wrote to standard error."""
+        """The rank's standard error."""
         if not self._errors[rank].readable():
             return "its messages are lost"
         self._errors[rank].seek(0)
         return f"its messages: {self._errors[rank].read().decode(errors='replace')}"
 
     def survivors(self) -> list[int]:
-        """Ids of the processes that carry the secret of this job in their environment."""
+        """PIDs of the processes with this job's secret in their environment."""
         mine = f"HOROSCALE_SECRET={self.secret}".encode()
         found = []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if mine in environ.read_bytes():
                     found.append(int(environ.parent.name))
-            except OSError:  # ended meanwhile, or not ours to look at
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 
@@ -147,7 +147,7 @@ class RankProcesses:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Kill what runs still."""
+        """Kill the remaining processes."""
         for process in self.processes:
             process.kill()
             process.wait()

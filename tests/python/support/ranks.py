@@ -1,4 +1,4 @@
-"""Starts programs as the ranks of a job with nothing but the HOROSCALE_* variables."""
+"""Starts programs as the ranks of a job with only the HOROSCALE_* variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from horoscale._core import StoreServer
 
 @dataclass
 class Ended:
-    """How a process ended; -9 where it had to be killed after its time was over."""
+    """The status of a process; -9 if it was killed after its timeout."""
 
     returncode: int
     stdout: str
@@ -23,7 +23,7 @@ class Ended:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without anything that tells a process of a job."""
+    """The environment without any variables of a job."""
     return {
         name: value
         for name, value in os.environ.items()

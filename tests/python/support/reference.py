@@ -1,4 +1,4 @@
-"""What the operations should give, computed by numpy from the inputs of all ranks."""
+"""The expected results of operations, computed by numpy from the inputs of all ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ AVERAGE, SUM, MIN, MAX, PRODUCT = "Average", "Sum", "Min", "Max", "Product"
 BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 OPS = (AVERAGE, SUM, MIN, MAX, PRODUCT, *BITWISE)
 
-# Empty, one element, an odd number, some, and enough for several chunks of the data plane.
+# Zero, one element, an odd number, some, and enough for several chunks of the data plane.
 SIZES = (0, 1, 3, 1000, 300_007)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a name; bfloat16 is that of ml_dtypes."""
+    """The dtype with a name; bfloat16 is that of ml_dtypes."""
     if name == "bfloat16":
         import ml_dtypes
 
@@ -44,7 +44,7 @@ def values(dtype: str, shape: int | tuple[int, ...], rank: int, seed: int = 0) -
 
 
 def defined(dtype: str, op: str) -> bool:
-    """Whether a reduction exists for a type."""
+    """Whether a reduction is defined for a type."""
     if op in BITWISE:
         return dtype in (*INTEGERS, "bool")
     if dtype in COMPLEX:
@@ -55,7 +55,7 @@ def defined(dtype: str, op: str) -> bool:
 def reduced(inputs: list[np.ndarray], op: str, participants: int | None = None) -> np.ndarray:
     """The canonical value: a left fold over the ranks in the accumulator's type, rounded once.
 
-    An average is over `participants`, where these are more than the inputs.
+    An average is over `participants`, if these are more than the inputs.
     """
     participants = len(inputs) if participants is None else participants
     dtype = inputs[0].dtype
@@ -86,9 +86,9 @@ def reduced(inputs: list[np.ndarray], op: str, participants: int | None = None) 
 def reduced_by_hosts(
     inputs: list[np.ndarray], hosts: Sequence[str], op: str, wire_dtype: str | None = None
 ) -> np.ndarray:
-    """The canonical value of ranks on these hosts: each host's is rounded, and they are folded.
+    """The canonical value of ranks on these hosts: each host's is rounded, then they are folded.
 
-    With `wire_dtype` the hosts' values are rounded to that type (float64 by way of float32), and so
+    With `wire_dtype` the hosts' values are rounded to that type (float64 through float32), and so
     is the result.
     """
     of_hosts = [
@@ -106,7 +106,7 @@ def reduced_by_hosts(
 
 
 def check_reduced(result: np.ndarray, inputs: list[np.ndarray], op: str) -> None:
-    """Compare: bit by bit, but for where a division or a complex product may round differently."""
+    """Compare bit by bit, except where a division or a complex product may round differently."""
     expected = reduced(inputs, op)
     assert result.dtype == expected.dtype
     assert result.shape == expected.shape

@@ -1,11 +1,11 @@
 """A whole job on the pure control plane, in one thread: ranks with programs, links, process sets.
 
-Every rank has its own `Member` of each set it is in, and the `Coordinator` where it is the set's
-lowest. With `host_size` the members on a host report through an `Aggregator` at the lowest of
-them, and hosts through each other in a chain. What happens next (a rank goes on with its program,
-a message arrives, a bucket is executed) is drawn from a seeded generator, so that any order
-occurs that FIFO links allow. A job checks at every action that all members do the same;
-`check_end` tells what must be true when nothing can happen any more.
+Every rank has its own `Member` of each of its sets, and the `Coordinator` if it is the set's
+lowest. With `host_size` the members on a host report through an `Aggregator` on the lowest of them,
+and hosts through each other in a chain. A seeded generator draws the next event (a rank continues
+its program, a message arrives, a bucket is executed), so that any order that FIFO links allow can
+occur. A job checks after every action that all members do the same; `check_end` checks what must
+hold when nothing can happen any more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS_WITHOUT_JOINED = {OpKind.ALLREDUCE, OpKind.BARRIER, OpKind.BROADCAST}
 
 @dataclass(frozen=True)
 class Submit:
-    """An operation of a process set, as one rank submits it. All ranks give it one number."""
+    """An operation of a process set, as one rank submits it. All ranks give it the same number."""
 
     set_key: int
     number: int
@@ -49,7 +49,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Register:
-    """add_process_set or remove_process_set, which the rank waits for. Adding creates `set_key`."""
+    """add_process_set or remove_process_set, which blocks the rank. Adding creates `set_key`."""
 
     set_key: int
     number: int
@@ -58,7 +58,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Join:
-    """join(), on all sets of the rank, which it waits for."""
+    """join() on all sets of the rank, which blocks it."""
 
 
 Step = Submit | Register | Join
@@ -66,7 +66,7 @@ Step = Submit | Register | Join
 
 @dataclass
 class Submission:
-    """What became of a Submit, a Register or a Join of one rank."""
+    """The result of a Submit, a Register or a Join of one rank."""
 
     rank: int
     number: int
@@ -77,7 +77,7 @@ class Submission:
 
 @dataclass
 class Published:
-    """What one call of take_plan() gave."""
+    """The entries of one call of take_plan()."""
 
     executed_before: int
     last: int
@@ -85,11 +85,11 @@ class Published:
 
 @dataclass
 class History:
-    """What a set has done, as its first member to come there saw it: the others must agree."""
+    """The actions of a set, as its first member executes them: the others must agree."""
 
     options: CoordinatorOptions
     actions: list[tuple[object, ...]] = field(default_factory=list)
-    # Of member 0's actions: bytes, most and least urgent priority, numbers; bytes -1: no bucket.
+    # Of member 0's actions: bytes, highest and lowest priority, numbers; bytes -1: not a bucket.
     buckets: list[tuple[int, int, int, frozenset[int]]] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
     submissions: dict[int, Submission] = field(default_factory=dict)  # by token
@@ -97,7 +97,7 @@ class History:
 
 
 class LocalSet:
-    """One rank's half of one process set."""
+    """One rank's state in one process set."""
 
     def __init__(self, history: History, rank: int, host_size: int) -> None:
         options = history.options
@@ -108,7 +108,7 @@ class LocalSet:
             options.process_set_id, self.index, len(options.ranks), options.cache_capacity
         )
         self.coordinator = Coordinator(options) if self.index == 0 else None
-        # Whom its reports go to, and what combines those that come to it.
+        # The target of its reports, and the aggregator of those that it receives.
         self.superior = options.ranks[0]
         self.aggregator: Aggregator | None = None
         if host_size:
@@ -125,7 +125,7 @@ class LocalSet:
 
 
 class Rank:
-    """One process: its program, its sets by incarnation, and the ids it has given."""
+    """One process: its program, its sets by incarnation, and its assigned ids."""
 
     def __init__(self, number: int, program: list[Step], stops_after: int | None) -> None:
         self.number = number
@@ -172,10 +172,10 @@ class SimulatedJob:
             for key, members in static_sets:
                 self._create_set(rank, key, members)
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def run(self) -> None:
-        """Let things happen in random order until nothing can."""
+        """Run events in random order until none is possible."""
         while True:
             eagerness = self.random.choice((0.05, 0.3, 1.0))
             events = list(self._events())
@@ -207,7 +207,7 @@ class SimulatedJob:
             yield link[1], lambda link=link: self._deliver(link)
 
     def _go_on(self, rank: Rank) -> bool:
-        """Make the next call of the rank's program, unless one waits."""
+        """Make the next call of the rank's program, unless it is blocked."""
         if rank.waits_for or rank.next == rank.end:
             return False
         step = rank.program[rank.next]
@@ -224,7 +224,7 @@ class SimulatedJob:
             except StatusError as error:
                 if error.code is not StatusCode.DUPLICATE_NAME:
                     raise
-                return False  # the step before is still under way
+                return False  # the previous step is still in progress
         rank.next += 1
         return True
 
@@ -250,7 +250,7 @@ class SimulatedJob:
         return True
 
     def _take_report(self, rank: Rank, local: LocalSet, report: GroupReport) -> None:
-        """A report of this rank, or one that it is to pass on."""
+        """A report of this rank, or one that it forwards."""
         if local.coordinator:
             local.coordinator.on_group_report(report)
         elif local.aggregator:
@@ -265,7 +265,7 @@ class SimulatedJob:
         self.links[rank.number, local.superior].append((incarnation, encoded))
 
     def _aggregate(self, rank: Rank, incarnation: int) -> bool:
-        """Pass on what is complete, or has been held for long."""
+        """Forward complete reports, and those that have been held for long."""
         local = rank.sets[incarnation]
         report = local.aggregator.take_report(self.now) if local.aggregator else None
         if report is None:
@@ -296,7 +296,7 @@ class SimulatedJob:
         return True
 
     def _on_frame(self, rank: Rank, sender: int, incarnation: int, encoded: bytes) -> None:
-        """Held if the set is not registered yet, dropped if it is gone, as the runtime does."""
+        """Kept if the set is not registered yet, dropped if it was removed, as in the runtime."""
         local = rank.sets.get(incarnation)
         if local is None:
             if incarnation >= rank.next_incarnation:
@@ -356,7 +356,7 @@ class SimulatedJob:
         if local := rank.sets.pop(incarnation, None):
             for token in local.member.abandon():
                 self._end(rank, incarnation, token, "removed")
-            for action in local.queue:  # planned, never run
+            for action in local.queue:  # planned, but never executed
                 for token in action.finished:
                     self._end(rank, incarnation, token, "removed")
 
@@ -382,7 +382,7 @@ class SimulatedJob:
         for sender, of, encoded in early:
             self._on_frame(rank, sender, of, encoded)
 
-    # ------------------------------------------------------------------ what must be true
+    # ------------------------------------------------------------------ invariants
 
     def _check_action(self, local: LocalSet, incarnation: int, action: Action) -> None:
         history = local.history
@@ -408,7 +408,7 @@ class SimulatedJob:
             self._note_bucket(history, action, absent)
 
     def _check_pieces(self, local: LocalSet, action: Action, absent: bool) -> None:
-        """Parts of a tensor follow each other; what is finished is complete."""
+        """Parts of a tensor are consecutive; finished tensors are complete."""
         options = local.history.options
         submissions = local.history.submissions
         limit = min(options.fusion_threshold_bytes, options.credit_bytes // 2)
@@ -450,7 +450,7 @@ class SimulatedJob:
                 assert len(same) < len(history.options.ranks), action.failure_message
 
     def _note_bucket(self, history: History, action: Action, absent: bool) -> None:
-        """Of what was published at once, nothing goes before something more urgent."""
+        """Among entries published together, none runs before a more urgent one."""
         if action.type is not ActionType.EXECUTE:
             history.buckets.append((-1, 0, 0, frozenset()))
             return
@@ -466,7 +466,7 @@ class SimulatedJob:
         history.buckets.append((size, max(priorities), min(priorities), numbers))
 
     def check_end(self) -> None:
-        """What could end has ended, and the rest waits for whom it must."""
+        """Everything that could end has ended, and the rest waits for the right ranks."""
         for incarnation, history in enumerate(self.histories):
             for submission in history.submissions.values():
                 assert len(submission.endings) <= 1, submission

@@ -1,4 +1,4 @@
-"""TCP sockets of a process' network, as its kernel tells."""
+"""TCP sockets in a process's network, according to the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ESTABLISHED = "01"
 
 
 def local_ports(pid: int, state: str) -> set[int]:
-    """Ports of sockets in this state, anybody's in the network of the process."""
+    """Ports of sockets in this state, of any process in the network of this one."""
     ports = set()
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
@@ -21,7 +21,7 @@ def local_ports(pid: int, state: str) -> set[int]:
 
 
 def await_connection(pid: int, port: int, seconds: float) -> None:
-    """Wait until somebody has connected to the port."""
+    """Wait until a client has connected to the port."""
     deadline = time.monotonic() + seconds
     while port not in local_ports(pid, ESTABLISHED):
         assert time.monotonic() < deadline, f"nobody connected to port {port}"

@@ -1,4 +1,4 @@
-"""Somebody on the way between two hosts, who sees every packet of their link and can change it.
+"""An attacker on the path between two hosts, who sees every packet of their link and can change it.
 
 The link is a pair of tun devices, tun0, with the ends 10.79.0.1 and 10.79.0.2.
 """
@@ -23,13 +23,13 @@ _TCP = 6
 
 
 class Tap:
-    """As a context it passes packets on between the first two hosts."""
+    """As a context it forwards packets between the first two hosts."""
 
     def __init__(self, hosts: NetworkHosts, flip: bytes = b"") -> None:
-        """Flip a bit of the last byte of `flip` where it passes by first."""
+        """Flip a bit of the last byte of the first occurrence of `flip`."""
         self._flip = flip
         self.flipped = False
-        self.seen = bytearray()  # all payloads of TCP, in the order of the packets
+        self.seen = bytearray()  # all TCP payloads, in packet order
         self._ended, self._end = os.pipe()
         self._tuns = [hosts.call(end, _open_tun) for end in range(2)]
         for end, name in enumerate(hosts.names[:2]):
@@ -72,7 +72,7 @@ class Tap:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Take the link away."""
+        """Remove the link."""
         os.write(self._end, b".")
         self._thread.join()
         for descriptor in (*self._tuns, self._ended, self._end):
@@ -80,7 +80,7 @@ class Tap:
 
 
 def _open_tun() -> int:
-    """A device in this thread's network, whose packets the descriptor gives and takes."""
+    """A device in this thread's network, whose packets the descriptor reads and writes."""
     tun = os.open("/dev/net/tun", os.O_RDWR)
     request = struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN | _IFF_NO_PI)
     fcntl.ioctl(tun, _TUNSETIFF, request)
@@ -88,7 +88,7 @@ def _open_tun() -> int:
 
 
 def _checksum(packet: bytearray, header: int) -> int:
-    """TCP's, whose field is 0."""
+    """The TCP checksum, with 0 in its field."""
     segment = packet[header:]
     pseudo = packet[12:20] + struct.pack("!HH", _TCP, len(segment))
     total = sum(struct.unpack(f"!{(len(pseudo) + len(segment) + 1) // 2}H",

@@ -1,4 +1,4 @@
-"""Tensors for the tests of TensorFlow's binding, and calls in eager mode and in graphs."""
+"""Tensors for the tests of the TensorFlow binding, and calls in eager mode and in graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support import reference
 
 import horoscale.tensorflow as hvd
 
-# Threads that run a graph's operations; 0: as many as there are cores.
+# Threads that run a graph's operations; 0: one per core.
 tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("TEST_THREADS", "0")))
 
 
@@ -27,7 +27,7 @@ def all_values(dtype: str, shape: int | tuple[int, ...], seed: int = 0) -> list[
 
 
 def reduced(inputs: Sequence[tf.Tensor], op: str) -> np.ndarray:
-    """What allreduce() gives."""
+    """The expected result of allreduce()."""
     return reference.reduced([one.numpy() for one in inputs], op)
 
 

@@ -19,7 +19,7 @@ import horoscale.torch.distributed  # noqa: F401
 
 Case = Callable[[], Sequence[Any]]
 
-# Where a library sums in an order of its own, or others' sums differ in theirs.
+# For libraries that sum in their own order, or whose sums differ between backends.
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 
 MARKS = [
@@ -35,16 +35,16 @@ MARKS = [
 
 _groups = itertools.count()
 _store: Any = None
-# The last groups. One of Gloo's whose last reference goes in a thread of its own, as that of a
-# hook's state may, joins that thread with itself and ends the process.
+# Keeps the last groups alive. If a thread of a Gloo group drops its last reference, as a hook's
+# state may, the thread joins itself and the process ends.
 _destroyed: deque[Any] = deque(maxlen=32)
 
 
 def store() -> Any:
-    """A store of torch.distributed that all ranks share, with keys that nobody has used."""
+    """A store of torch.distributed that all ranks share, with new keys."""
     global _store
     if _store is None:
-        host = os.environ.get("MASTER_ADDR", "127.0.0.1")  # of horoscalerun --torch-env
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")  # set by horoscalerun --torch-env
         port = 0
         if hvd.rank() == 0:
             _store = dist.TCPStore(host, 0, None, True, wait_for_workers=False)
@@ -57,7 +57,7 @@ def store() -> Any:
 
 @contextmanager
 def default_group(backend: str) -> Iterator[None]:
-    """Have a default group of all ranks."""
+    """A default group of all ranks within the context."""
     dist.init_process_group(backend, store=store(), rank=hvd.rank(), world_size=hvd.size())
     try:
         yield
@@ -67,7 +67,7 @@ def default_group(backend: str) -> Iterator[None]:
 
 
 def on(backend: str, case: Case) -> list[torch.Tensor]:
-    """What a program results in, with this backend's name as the only change."""
+    """The result of a program; only the name of the backend differs."""
     torch.manual_seed(0)
     with default_group(backend):
         return [one.detach().clone() for one in case()]
@@ -76,7 +76,7 @@ def on(backend: str, case: Case) -> list[torch.Tensor]:
 def same_as_gloo(case: Case, *, integers: bool = False) -> list[torch.Tensor]:
     """Compare a program's results over horoscale with those over Gloo, and return them.
 
-    They are the same bits on 2 ranks, and with `integers`, which no sum rounds, on any number.
+    They have the same bits on 2 ranks, and with `integers`, which no sum rounds, on any number.
     """
     expected, got = on("gloo", case), on("horoscale", case)
     assert len(got) == len(expected) > 0
@@ -84,14 +84,14 @@ def same_as_gloo(case: Case, *, integers: bool = False) -> list[torch.Tensor]:
         if integers or hvd.size() == 2:
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
         else:
-            # Results of half precision have been rounded to it on the way.
+            # Half-precision results were rounded during the reduction.
             half = any(one.dtype in (torch.float16, torch.bfloat16) for one in (ours, theirs))
             torch.testing.assert_close(ours, theirs, **({} if half else ROUNDING))
     return got
 
 
 def mesh(*shape: int, names: tuple[str, ...] | None = None) -> Any:
-    """The ranks as a device mesh: in a row, or of a shape."""
+    """The ranks as a device mesh: in a row, or with a shape."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh("cpu", shape or (hvd.size(),), mesh_dim_names=names)
@@ -104,7 +104,7 @@ def model() -> nn.Module:
 
 
 def batch(rank: int | None = None) -> torch.Tensor:
-    """A rank's own, by default this one's."""
+    """A rank's own batch, by default this rank's."""
     generator = torch.Generator().manual_seed(hvd.rank() if rank is None else rank)
     return torch.randn(6, 16, generator=generator)
 
@@ -120,7 +120,7 @@ def train(module: Any, steps: int = 3) -> list[torch.Tensor]:
 
 
 def train_alone() -> list[torch.Tensor]:
-    """What one process gets that sees all ranks' batches."""
+    """The result of one process that sees all ranks' batches."""
     whole = model()
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
     everything = torch.cat([batch(rank) for rank in range(hvd.size())])
@@ -132,6 +132,6 @@ def train_alone() -> list[torch.Tensor]:
 
 
 def close(results: Sequence[Any], expected: Sequence[Any], **tolerance: float) -> None:
-    """Compare with what one process computes: to rounding, unless there is another tolerance."""
+    """Compare with the result of one process: to rounding, unless another tolerance is given."""
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result, wanted, **(tolerance or ROUNDING))

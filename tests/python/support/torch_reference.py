@@ -1,4 +1,4 @@
-"""What the operations on tensors should give, computed on one process from all ranks' inputs."""
+"""The expected results of operations on tensors, computed in one process from all inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def all_values(dtype: str, shape: int | tuple[int, ...], seed: int = 0) -> list[
 
 
 def reduced(inputs: Sequence[torch.Tensor], op: str) -> torch.Tensor:
-    """What allreduce() gives."""
+    """The expected result of allreduce()."""
     if inputs[0].dtype != torch.bfloat16:
         return torch.from_numpy(np.asarray(reference.reduced([one.numpy() for one in inputs], op)))
     fold = {

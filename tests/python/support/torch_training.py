@@ -1,4 +1,4 @@
-"""A small training, done by the ranks together or by one process with the batches of all."""
+"""A small training, by all ranks together or by one process with all batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 4
 
 
 def make_model() -> nn.Module:
-    """The same model on every rank, in float64 so that comparisons can be tight."""
+    """The same model on every rank, in float64 to permit tight comparisons."""
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
@@ -44,7 +44,7 @@ def loss_of(model: nn.Module, step: int, rank: int) -> torch.Tensor:
 def train_alone(
     make_optimizer: MakeOptimizer, steps: int = STEPS, passes: int = 1, ranks: int | None = None
 ) -> nn.Module:
-    """What one process gets with the batches of all ranks at once."""
+    """The result of one process with the batches of all ranks at once."""
     model = make_model()
     optimizer = make_optimizer(list(model.parameters()))
     ranks = hvd.size() if ranks is None else ranks

@@ -1,4 +1,4 @@
-"""A JobWatch of ranks that are simulated: second by second, on a clock of its own."""
+"""A JobWatch of simulated ranks, second by second, on its own clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WatchedJob:
         return f"node{rank // 8:03d}"
 
     def report(self, rank: int) -> dict[str, object]:
-        """What a rank reports now, in full."""
+        """A rank's current report, in full."""
         waits = bool(self.stalled) and rank not in self.stalled
         own = {
             "set": 0,
@@ -70,13 +70,13 @@ class WatchedJob:
         }
 
     def second(self, steps: int = 6) -> None:
-        """A second passes, in which the job makes so many steps; none while a rank is stalled."""
+        """Advance by a second with this many steps; none while a rank is stalled."""
         for host, payload in self.payloads(steps):
             self.sent_bytes += len(payload)
             self.watch.report(json.loads(payload), host)
 
     def payloads(self, steps: int = 6) -> list[tuple[str, bytes]]:
-        """A second passes so; returns what each host reports."""
+        """Advance by a second; return the report of each host."""
         self.now += 1.0
         if self.stalled:
             self.stalled_for += 1.0

@@ -1,4 +1,4 @@
-"""A launcher that serves the status of its job, and who asks it."""
+"""A launcher that serves the status of its job, and its clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSE_S = 0.05
 
 
 def played_hosts(folder: Path, hosts: str) -> list[object]:
-    """Flags for hosts that this machine plays: a remote shell runs its command here."""
+    """Flags for hosts that this machine plays: the remote shell runs its command here."""
     shell = folder / "shell"
     shell.write_text('#!/bin/sh\nshift\nexec "$@"\n')
     shell.chmod(0o755)
@@ -49,7 +49,7 @@ class WatchedLauncher(Launcher):
     def get(
         self, path: str, *, token: str | None = "", headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        """Ask; `token`: "" for the right one, None for none."""
+        """Send a request; `token`: "" for the right one, None for none."""
         base, _, right = self.url.partition("?token=")
         given = right if token == "" else token
         own = {} if given is None else {"Authorization": f"Bearer {given}"}
@@ -67,7 +67,7 @@ class WatchedLauncher(Launcher):
         return json.loads(body)
 
     def wait_until(self, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Ask until it is so; return what was told then."""
+        """Repeat the request until the condition holds; return that response."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             told = self.status()
@@ -78,5 +78,5 @@ class WatchedLauncher(Launcher):
 
 
 def states(told: dict[str, Any]) -> dict[int, str]:
-    """What each rank does."""
+    """The program of each rank."""
     return {one["rank"]: one["state"] for one in told["ranks"] if one["rank"] is not None}

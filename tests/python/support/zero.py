@@ -1,4 +1,4 @@
-"""Models that par.shard() divides, beside the same ones that hvd.DistributedOptimizer trains."""
+"""Models divided by par.shard(), compared with undivided ones under hvd.DistributedOptimizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 import horoscale.torch as hvd
 import horoscale.torch.parallel as par
 
-FEATURES = 33  # no multiple of what is aligned
+FEATURES = 33  # not a multiple of the alignment
 
 
 class Half(nn.Module):
@@ -30,7 +30,7 @@ class Half(nn.Module):
 
 
 class Model(nn.Module):
-    """Blocks, one of them used twice; a tied table; something frozen, and something unused."""
+    """Blocks, one of them used twice; a tied table; a frozen and an unused parameter."""
 
     def __init__(self, width: int = FEATURES, words: int = 7) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def world() -> par.Axis:
 
 
 def batch(step: int, rank: int | None = None, samples: int = 6) -> torch.Tensor:
-    """Of a step, for each rank another one."""
+    """The batch of a step, different on each rank."""
     own = hvd.rank() if rank is None else rank
     return torch.randint(7, (samples,), generator=torch.Generator().manual_seed(100 * step + own))
 
@@ -79,7 +79,7 @@ def sharded(model: nn.Module, stage: int, **options: Any) -> Iterator[nn.Module]
 def reference(
     model: nn.Module, factory: Callable[..., torch.optim.Optimizer], **options: Any
 ) -> tuple[nn.Module, Any]:
-    """A copy of a model, and what trains it on all ranks alike."""
+    """A copy of a model, and an optimizer that trains it equally on all ranks."""
     alone = copy.deepcopy(model)
     optimizer = factory([one for one in alone.parameters() if one.requires_grad], **options)
     return alone, hvd.DistributedOptimizer(optimizer, alone.named_parameters())

@@ -1,13 +1,13 @@
-"""PyTorch's own tests of torch.distributed, on horoscale: those that ask for any backend.
+"""PyTorch's own tests of torch.distributed, on horoscale: those that accept any backend.
 
     python tests/python/torch_own/run.py --size 2             # all of them, on 2 ranks
     python tests/python/torch_own/run.py --size 3 -k gather   # some
     python tests/python/torch_own/run.py --size 2 --backend gloo
 
-They are those of torch.testing._internal.distributed.distributed_test, which the wheel of PyTorch
-has; beside it they need expecttest and hypothesis. How each ends is compared with outcomes.json,
-which has it for each number of ranks, and why where a test doesn't pass. --record writes it there.
-The exit status tells whether all ended as expected.
+They are those of torch.testing._internal.distributed.distributed_test, which is part of PyTorch's
+wheel; it also needs expecttest and hypothesis. Their results are compared with outcomes.json, which
+has one for each number of ranks, and a reason if a test doesn't pass. --record writes it. The exit
+status tells whether all results were as expected.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TEST_SECONDS = 120
 
 
 def main() -> int:
-    """Run what the command line says; return the exit status."""
+    """Run the command line; return the exit status."""
     options = parse()
     folder = tempfile.TemporaryDirectory()
     os.environ |= {
-        "INIT_METHOD": f"file://{folder.name}/again",  # for a test that meets twice
+        "INIT_METHOD": f"file://{folder.name}/again",  # for a test that does a rendezvous twice
         "WORLD_SIZE": str(options.size),
         "OMP_NUM_THREADS": "1",
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TEST_SECONDS),
@@ -69,8 +69,8 @@ def parse() -> argparse.Namespace:
 def tests(backend: str) -> dict[str, type[unittest.TestCase]]:
     """Return the class of each test by its name.
 
-    Some tests ask for certain backends, by their names. Those that ask for Gloo or MPI, which work
-    on CPU tensors too, are told that it is such a one.
+    Some tests require certain backends, by name. Those that require Gloo or MPI, which also support
+    CPU tensors, are told that they have one of these.
     """
     import torch.distributed as dist
     from torch.testing._internal.common_distributed import DistTestCases
@@ -78,7 +78,7 @@ def tests(backend: str) -> dict[str, type[unittest.TestCase]]:
     dist.is_mpi_available = lambda: True  # so that tests for it are defined
     kinds = []
     for kind in (backend, "gloo", "mpi"):
-        for feature in ("ddp", "subgroup", "plugin"):  # "plugin": not of PyTorch itself
+        for feature in ("ddp", "subgroup", "plugin"):  # "plugin": not part of PyTorch
             DistTestCases.backend_feature[feature].add(kind)
         kinds.append(define(kind, backend))
     os.environ["BACKEND"] = backend
@@ -89,7 +89,7 @@ def tests(backend: str) -> dict[str, type[unittest.TestCase]]:
 
 
 def define(asked: str, backend: str) -> type[unittest.TestCase]:
-    """Return PyTorch's tests, defined for the backend `asked` and to be run on `backend`."""
+    """Return PyTorch's tests, defined for the backend `asked` and run on `backend`."""
     import torch.distributed as dist
     import torch.multiprocessing
 
@@ -104,8 +104,8 @@ def define(asked: str, backend: str) -> type[unittest.TestCase]:
     class Tests(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc, name-defined]
         def setUp(self) -> None:
             super().setUp()
-            sys.modules[MODULE] = module  # pickle looks for classes there
-            dist.init_process_group = init  # whatever backend the test was told
+            sys.modules[MODULE] = module  # pickle looks up classes there
+            dist.init_process_group = init  # whatever backend the test knows of
             # Forked processes have imported PyTorch.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
@@ -118,7 +118,7 @@ def asks_for(kind: type[unittest.TestCase], name: str) -> bool:
 
 
 def run(test: unittest.TestCase) -> tuple[str, str]:
-    """Run a test; return how it ends: "passes", "fails", or "skips: …", and what it said."""
+    """Run a test; return its result, "passes", "fails", or "skips: …", and its output."""
     result = unittest.TestResult()
     test.run(result)
     if result.skipped:
@@ -128,22 +128,22 @@ def run(test: unittest.TestCase) -> tuple[str, str]:
 
 
 def reason(told: str) -> str:
-    """Return why PyTorch skips a test in words that are the same each time."""
+    """Return PyTorch's reason to skip a test, in words that are the same each time."""
     if re.search("https?://", told):
         return "PyTorch has disabled it"
     return re.sub(r"{(.*)}", lambda names: ", ".join(sorted(names[1].split(", "))), told)
 
 
 def known() -> dict[str, dict[str, str]]:
-    """Return how tests are known to end, by their names and the number of ranks."""
+    """Return the known results of tests, by name and number of ranks."""
     return json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
 
 
 def compare(ends: dict[str, str], size: int) -> int:
-    """Print what is not as expected; return the exit status."""
+    """Print unexpected results; return the exit status."""
     outcomes = known()
     expected = {name: outcomes.get(name, {}).get(str(size), "unknown") for name in ends}
-    # Of a failure the file has the reason.
+    # For failures the file contains the reason.
     new = [name for name, end in ends.items() if expected[name] != end and
            not (end == "fails" and expected[name].startswith("fails: "))]  # fmt: skip
     for name in new:
@@ -154,7 +154,7 @@ def compare(ends: dict[str, str], size: int) -> int:
 
 
 def record(ends: dict[str, str], size: int) -> None:
-    """Write how tests end; the reasons of failures that are known stay, others are to be given."""
+    """Write the results; known failures keep their reasons, new ones need one."""
     outcomes = known()
     for name, end in ends.items():
         before = outcomes.setdefault(name, {}).get(str(size), "")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The backend of torch.distributed with older versions of PyTorch, each in an environment of its own.
+# The backend of torch.distributed with older versions of PyTorch, each in its own environment.
 #
-#   make torch-check                   what the documents promise: the versions below
+#   make torch-check                   the documented versions, listed below
 #   VERSIONS="2.6" make torch-check    others
 #
-# Environments and wheel are made in build/torch-versions; PyTorch brings 5 GB of CUDA's libraries for
-# each version. An environment that is there is used again, and removed when its tests have passed.
+# Environments and wheel are created in build/torch-versions; PyTorch installs 5 GB of CUDA libraries
+# for each version. An existing environment is reused, and removed when its tests have passed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
@@ -37,7 +37,7 @@ with_torch() {
   (
     cd tests # the wheel is tested, not the sources
     for size in 2 3; do
-      # Warnings of old versions are not ours.
+      # Ignore the warnings of old versions.
       "$bin/horoscalerun" -np "$size" "$bin/python" -m pytest -q --timeout=100 -W default \
         python/parallel/test_torch_distributed.py python/parallel/test_torch_distributed_functions.py \
         python/parallel/test_torch_distributed_messages.py

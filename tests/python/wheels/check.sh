@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# One wheel for all: builds it where there is no TensorFlow, tries it there and beside each TensorFlow.
+# One wheel for all: builds it without TensorFlow, and tests it there and with each TensorFlow.
 #
-#   make wheel-check                      what the documents promise: the versions below
+#   make wheel-check                      the documented versions, listed below
 #   VERSIONS="2.21:3.15" make wheel-check   others, as TensorFlow:Keras
 #
-# Environments and wheel are made in build/wheels, which has to hold a gigabyte for each version.
+# Environments and wheel are created in build/wheels, which needs a gigabyte for each version.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
@@ -12,7 +12,7 @@ PYTHON=${PYTHON-python3}
 VERSIONS=${VERSIONS-"2.21:3.15 2.18:3.6"}
 WORK=$PWD/build/wheels
 export OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=2 XDG_CACHE_HOME=$WORK/cache
-# A cross-section: each operation, the types with a kernel of their own, all that trains.
+# A selection: each operation, the types with their own kernels, all training tests.
 SELECTION="float32 or bfloat16 or outstanding or gradient or train or optimizer"
 
 main() {
@@ -25,7 +25,7 @@ main() {
   echo "== the wheel works everywhere"
 }
 
-# Makes an environment with the wheel: name, further packages.
+# Creates an environment with the wheel: name, further packages.
 environment() {
   local name=$1
   shift

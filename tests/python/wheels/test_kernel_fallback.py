@@ -1,6 +1,6 @@
-"""Where the kernel of the wheel doesn't work with TensorFlow one is compiled for it, and says so.
+"""If the wheel's kernel doesn't work with TensorFlow, one is compiled, with a message.
 
-Each library here is that of the wheel but for how it completes an operation.
+Each library here is the wheel's, except for how it completes an operation.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_fallback(completion: str, tried: tuple[str, ...], prefix: str, tmp_path
 
 
 def test_no_compiler(tmp_path: Path) -> None:
-    """The error has what was tried."""
+    """The error lists what was tried."""
     script = SCRIPT.format(library=str(tmp_path / "missing.so"), tried=TRIED)
     variables = {"CXX": "false", "XDG_CACHE_HOME": str(tmp_path)}
     for rank in run_ranks(2, script, **variables):

@@ -1,7 +1,7 @@
-"""What a rank of test_lightning.py does: it trains in each way that it is told.
+"""A rank of test_lightning.py: it trains in each of the given ways.
 
 python rank.py FOLDER STRATEGY WAY... with the strategy horoscale, gloo (DDP over Gloo) or itself
-(the Trainer starts the ranks). Every rank leaves a file with what it has learnt in the folder.
+(the Trainer starts the ranks). Every rank writes its results to a file in the folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUIET: dict[str, Any] = {
 
 
 class Network(lightning.LightningModule):
-    """A small perceptron, whose task is to add up."""
+    """A small perceptron, which learns to add."""
 
     def __init__(self, layer: nn.Module | None = None) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def resumed(strategy: Any, folder: Path) -> Any:
 
 
 def normalised(strategy: Any, folder: Path) -> Any:
-    """Normalise batches over the ranks, and give the user's own layers back."""
+    """Normalize batches over the ranks, and restore the user's layers."""
     _, network = fit(strategy, Network(nn.BatchNorm1d(16)), sync_batchnorm=True)
     layer = network.layers[1]
     assert type(layer) is nn.BatchNorm1d
@@ -128,7 +128,7 @@ def normalised(strategy: Any, folder: Path) -> Any:
 
 
 def runtime_metrics(folder: Path) -> dict[str, Any]:
-    """Options of a Trainer that logs the runtime's numbers to a folder of this rank's own."""
+    """Options of a Trainer that logs the runtime's metrics to a folder of this rank."""
     return {
         "callbacks": [horoscale.lightning.RuntimeMetrics(every_n_steps=2)],
         "logger": CSVLogger(folder / f"logs.{hvd.rank()}", name="", version=""),
@@ -137,7 +137,7 @@ def runtime_metrics(folder: Path) -> dict[str, Any]:
 
 
 def logged_steps(folder: Path) -> dict[str, list[int]]:
-    """The steps of each of the runtime's numbers that this rank has logged."""
+    """The steps at which this rank has logged each of the runtime's metrics."""
     found: dict[str, list[int]] = {}
     for file in (folder / f"logs.{hvd.rank()}").glob("**/metrics.csv"):
         for row in csv.DictReader(file.read_text().splitlines()):
@@ -148,7 +148,7 @@ def logged_steps(folder: Path) -> dict[str, list[int]]:
 
 
 def logged(strategy: Any, folder: Path) -> Any:
-    """Log the runtime's numbers: rank 0 does."""
+    """Log the runtime's metrics, on rank 0."""
     fit(strategy, accumulate_grad_batches=2, **runtime_metrics(folder))
     return logged_steps(folder)
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric with strategy="horoscale", beside DDP over Gloo."""
+"""Lightning's Trainer and Fabric with strategy="horoscale", compared with DDP over Gloo."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*command: str | Path) -> str:
 
 
 def trained(starter: tuple[str, ...], folder: Path, strategy: str, *ways: str) -> list[Any]:
-    """What each rank has written down."""
+    """The results that each rank has written."""
     folder.mkdir(exist_ok=True)
     run(*starter, PROGRAM, folder, strategy, *ways)
     files = sorted(folder.glob("rank.*.json"))
@@ -83,7 +83,7 @@ def test_training_goes_on_from_a_checkpoint(with_horoscale: Any) -> None:
 
 def test_batches_are_normalised_over_the_ranks(with_horoscale: Any) -> None:
     first, second = (one["normalised"] for one in with_horoscale)
-    assert first == second  # the statistics too, which each rank has of its own otherwise
+    assert first == second  # the statistics too, which otherwise differ by rank
 
 
 def test_rank_0_logs_the_runtimes_numbers(with_horoscale: Any) -> None:

@@ -1,4 +1,4 @@
-"""horoscale.trackers.WandB with the package wandb, which writes to files while it is offline."""
+"""horoscale.trackers.WandB with the real wandb package, which writes files while offline."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def history(folder: Path) -> list[dict[str, float]]:
-    """What was logged at each step of the run in a folder."""
+    """The values logged at each step of the run in a folder."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     [file] = folder.glob("wandb/offline-run-*/*.wandb")

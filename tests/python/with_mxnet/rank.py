@@ -1,4 +1,4 @@
-"""What a rank of test_mxnet.py does: python rank.py CASE... Each case asserts what it expects."""
+"""A rank of test_mxnet.py: python rank.py CASE... Each case asserts its expectations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def groups() -> None:
     hvd.grouped_allreduce_(given, average=False, prescale_factor=2.0)
     for result, total in zip(given, totals, strict=True):
         np.testing.assert_array_equal(result.asnumpy(), 2 * total)
-    shared = mx.nd.ones((3, 2))  # rows of one array, which the engine knows as one
+    shared = mx.nd.ones((3, 2))  # rows of one array, which the engine treats as one
     hvd.grouped_allreduce_([shared[0], shared[2]], average=False)
     assert shared.asnumpy()[:, 0].tolist() == [hvd.size(), 1, hvd.size()]
     rows = hvd.grouped_allgather([mx.nd.ones((1, 2)), array(np.ones((hvd.rank(), 1), "float32"))])
@@ -103,7 +103,7 @@ def movement() -> None:
 
 
 def layouts() -> None:
-    """Results of convolutions lie in a layout of their own."""
+    """Results of convolutions have a layout of their own."""
     data = mx.nd.random.uniform(shape=(2, 16, 8, 8))
     weight = mx.nd.ones((16, 16, 3, 3))
     result = mx.nd.Convolution(data, weight, kernel=(3, 3), num_filter=16, no_bias=True)
@@ -144,7 +144,7 @@ def errors() -> None:
     failure(lambda: hvd.allreduce(mx.nd.zeros((2, 2), stype="row_sparse")), NotImplementedError)
     failure(lambda: hvd.reducescatter(mx.np.array(1.0)), ValueError)
     failure(lambda: hvd.broadcast_parameters([1]), ValueError)
-    assert hvd.allreduce(mx.nd.ones(1), average=False).asscalar() == hvd.size()  # it goes on
+    assert hvd.allreduce(mx.nd.ones(1), average=False).asscalar() == hvd.size()  # it continues
 
 
 def dead() -> None:
@@ -164,7 +164,7 @@ def sets() -> None:
     else:
         failure(lambda: hvd.allreduce(mx.nd.ones(2), process_set=half), ValueError)
     hvd.remove_process_set(half)
-    other = hvd.add_process_set([1, 2])  # has the id, and counts unnamed calls anew
+    other = hvd.add_process_set([1, 2])  # reuses the ID, and counts unnamed calls anew
     if hvd.rank() in (1, 2):
         assert hvd.allreduce(mx.nd.ones(2), average=False, process_set=other).asnumpy()[0] == 2
     hvd.barrier()
@@ -230,7 +230,7 @@ def fitted(optimizer: Any, rows: slice, batch: int) -> list[np.ndarray]:
 
 def optimizer() -> None:
     mine, batch = slice(hvd.rank(), None, hvd.size()), 8 // hvd.size()
-    for name in ("sgd", "adam"):  # the one takes several parameters at once, the other does not
+    for name in ("sgd", "adam"):  # the one supports several parameters at once, the other does not
         alone = fitted(
             mx.optimizer.create(name, learning_rate=0.1, rescale_grad=1 / 8), slice(None), 8
         )

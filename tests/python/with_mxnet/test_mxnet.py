@@ -1,4 +1,4 @@
-"""MXNet's binding on several ranks, with both of MXNet's engines."""
+"""The MXNet binding on several ranks, with both of MXNet's engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// MPI's own collectives and their communicators, over a double of MPI.
+// MPI's own collectives and their communicators, over the MPI double.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::MpiDouble;
 
 constexpr double kPatience = 30;
 
-// What each rank of a job has of the backend.
+// The backend's state in each rank of a job.
 class MpiBackend : public ::testing::Test {
  protected:
   static constexpr int kRanks = 3;
@@ -62,7 +62,7 @@ class MpiBackend : public ::testing::Test {
   std::array<std::unique_ptr<MpiCommunicators>, kRanks> ranks_;
 };
 
-// One rank's part of an operation on tensors of float32, in place.
+// One rank's part of an in-place operation on float32 tensors.
 struct Part {
   FusedOperation operation;
   std::unique_ptr<Collective> collective;
@@ -80,7 +80,7 @@ struct Part {
   }
 };
 
-// Steps all parts until they are done or one fails; its status.
+// Steps all parts until they are done or one fails; returns its status.
 Status Finish(std::span<const std::unique_ptr<Part>> parts) {
   std::vector<bool> done(parts.size());
   const Deadline deadline = Deadline::After(kPatience);
@@ -110,7 +110,7 @@ class MpiBackendOfOneSet : public MpiBackend {
     return std::make_unique<Part>(kind, std::move(tensors), set_[static_cast<size_t>(rank)]);
   }
 
-  // An allreduce of one value of each rank.
+  // An allreduce of one value per rank.
   std::vector<std::unique_ptr<Part>> StartAllreduce() {
     std::vector<std::unique_ptr<Part>> parts;
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -222,7 +222,7 @@ TEST_F(MpiBackendOfOneSet, WhatWasGivenUpWritesIntoNoTensor) {
   for (int rank = 0; rank < kRanks; ++rank) {
     of(rank).Free(set_[static_cast<size_t>(rank)]);
   }
-  // MPI may still be at work in rank 0's communicator, which it can't free.
+  // MPI may still use rank 0's communicator, so it can't be freed.
   Until([&] { return mpi_.living() == others + 1; });
 }
 

@@ -58,7 +58,7 @@ inline void RunRanks(const Meeting& meeting, int size,
   for (hs_runtime* runtime : runtimes) hs_runtime_free(runtime);
 }
 
-// A request of one float32 vector; the caller's vector and shape must outlive it.
+// A request for one float32 vector; the caller's vector and shape must outlive it.
 struct VectorRequest {
   explicit VectorRequest(hs_kind kind, std::vector<float>& data, const char* name = "x")
       : shape(static_cast<int64_t>(data.size())) {

@@ -1,4 +1,4 @@
-// What the C ABI tells of the library, errors of threads, and the key-value store.
+// Library information in the C ABI, errors per thread, and the key-value store.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

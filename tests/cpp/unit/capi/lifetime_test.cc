@@ -1,4 +1,4 @@
-// hs_init, hs_shutdown and fork: what stays behind, and what is left to call.
+// hs_init, hs_shutdown and fork: what they leave behind, and what may be called afterwards.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ Footprint Measure() {
   return {CountEntries("/proc/self/fd"), CountEntries("/proc/self/task"), lines};
 }
 
-// The footprint once what has ended is gone: the kernel lists a thread a little longer than
+// The footprint once everything that ended is gone: the kernel lists a thread slightly longer than
 // join() waits for it.
 Footprint MeasureSettled(const std::function<bool(const Footprint&)>& settled) {
   const auto deadline =
@@ -58,7 +58,7 @@ Footprint MeasureSettled(const std::function<bool(const Footprint&)>& settled) {
 
 constexpr int kCycles = 40;
 
-// What `cycle` leaves behind each time. The first ones may fill caches that stay.
+// What each call of `cycle` leaves behind. The first calls may fill caches that are kept.
 void ExpectNothingLeftBehind(const std::function<void()>& cycle) {
   const int64_t threads_at_first = Measure().threads;
   for (int i = 0; i < 3; ++i) cycle();
@@ -69,7 +69,7 @@ void ExpectNothingLeftBehind(const std::function<void()>& cycle) {
       MeasureSettled([&](const Footprint& now) { return HaveSameResources(now, before); });
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.threads, before.threads);
-  EXPECT_LT(after.mappings, before.mappings + kCycles);  // the allocator's own come and go
+  EXPECT_LT(after.mappings, before.mappings + kCycles);  // allocator mappings come and go
 }
 
 hs_init_options Alone() {
@@ -106,7 +106,7 @@ TEST(Lifetime, InitAndShutdownOfTwoRanksLeaveNothingBehind) {
   });
 }
 
-// For how long hs_init() waits, while it lives.
+// The timeout of hs_init(), during this object's lifetime.
 class StartTimeout {
  public:
   explicit StartTimeout(const char* seconds) { setenv("HOROSCALE_START_TIMEOUT", seconds, 1); }
@@ -119,7 +119,7 @@ TEST(Lifetime, AnInitThatFailsLeavesNothingBehind) {
     const Meeting meeting;
     const hs_init_options options = meeting.Options(1, 3);
     hs_runtime* runtime = nullptr;
-    // Mostly HS_TIMEOUT; on a busy machine the store itself may not have answered by then.
+    // Usually HS_TIMEOUT; on a busy machine the store itself may not have answered by then.
     ASSERT_NE(hs_init(&options, &runtime), HS_OK);
     EXPECT_EQ(runtime, nullptr);
   });

@@ -1,4 +1,4 @@
-// Messages through the C ABI: what they give, and what is refused.
+// Messages through the C ABI: results and errors.
 #include "unit/capi/job.h"
 
 namespace horoscale {
@@ -66,7 +66,7 @@ TEST_F(MessagesOfOneRank, AreWorkUntilTheyAreDone) {
   EXPECT_EQ(hs_is_busy(nullptr), 0);
 }
 
-// A rank sees what it sends to itself where it is; what is small has been copied.
+// A rank views its messages to itself in place; small ones have been copied.
 TEST_F(MessagesOfOneRank, AreSeenUntilTheyAreReleased) {
   for (const int64_t count : {int64_t{0}, int64_t{3}, int64_t{100'000}}) {
     std::vector<float> sent(static_cast<size_t>(count), 7);

@@ -1,4 +1,4 @@
-// Operations through the C ABI: what they give, and what is refused.
+// Operations through the C ABI: results and errors.
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -237,7 +237,7 @@ TEST_F(OneRank, AnOperationThatIsNotDoneHasNoOutput) {
   ASSERT_EQ(hs_wait(handle, kDeadlineSeconds), HS_OK);
   void* output = nullptr;
   size_t bytes = 0;
-  EXPECT_EQ(hs_output(handle, 0, &output, &bytes), HS_INVALID_ARGUMENT);  // it went to `out`
+  EXPECT_EQ(hs_output(handle, 0, &output, &bytes), HS_INVALID_ARGUMENT);  // it was written to `out`
   hs_handle_free(handle);
 }
 
@@ -258,7 +258,7 @@ TEST(Operations, OfTwoRanksOverSharedMemory) {
     data.assign(1000, static_cast<float>(rank));
     ASSERT_EQ(Call(runtime, root.request), HS_OK) << hs_error()->message;
     EXPECT_EQ(data, std::vector<float>(1000, 1.0f));
-    // A mismatch is an error on both.
+    // A mismatch is an error on both ranks.
     std::vector<float> odd(rank == 0 ? 4 : 5);
     VectorRequest mismatch(HS_ALLREDUCE, odd, "layer");
     EXPECT_EQ(Call(runtime, mismatch.request), HS_MISMATCH);

@@ -1,4 +1,4 @@
-// Operations that are described once and run again with other memory.
+// Operations that are described once and run again on other memory.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -196,7 +196,7 @@ TEST(TemplatesOfTwoRanks, ANameThatIsPendingIsRefused) {
       EXPECT_NE(handle, nullptr);
       EXPECT_EQ(hs_enqueue_again(made, AddressOf(data), AddressOf(data), 1), nullptr);
       EXPECT_EQ(hs_error()->code, HS_DUPLICATE_NAME);
-      refused.store(true);  // whatever came of it: the other rank waits
+      refused.store(true);  // in any case, since the other rank waits
       refused.notify_all();
       EXPECT_EQ(hs_wait(handle, kDeadlineSeconds), HS_OK);
       hs_handle_free(handle);

@@ -66,7 +66,7 @@ TEST(AllreduceTest, ManyChunksOfLargeMessagesKeepTheBanksInOrder) {
 }
 
 TEST(AllreduceTest, ResultsDontDependOnTheChunk) {
-  // The expected result is computed without chunks, so that it is enough to meet it with each size.
+  // The expected result is computed without chunks, so matching it with each size is enough.
   for (size_t chunk : {size_t{4096}, size_t{8192}, size_t{1} << 20}) {
     std::mt19937_64 random(3);
     FickleHub hub({.members = 3, .chunk_bytes = chunk});
@@ -170,7 +170,8 @@ TEST(RowsOfTest, TheLowerOnesTakeOneMore) {
             int64_t{1} << 40);
 }
 
-// A peer that publishes `words` as its sizes; the status with which the collective gives up.
+// Runs a collective against a peer that publishes `words` as its sizes; returns the collective's
+// error.
 template <typename MakeCollective>
 Status MeetNonsense(const std::vector<int64_t>& words, MakeCollective make) {
   FickleHub hub({.members = 2, .refusals = 0});

@@ -1,5 +1,5 @@
-// Allreduce whose sums travel encoded: the same bits everywhere, and nothing is lost for good,
-// however tensors are cut and fused.
+// Allreduce with encoded sums: the same bits on all members, and no permanent loss, however tensors
+// are split and fused.
 #include "collectives/encoded_allreduce.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ const std::vector<Encoding> kEncodings = {{EncodingKind::kInt8},
                                           {EncodingKind::kOneBit},
                                           {EncodingKind::kTopK, 400}};
 
-// Steps them in turn, where the exchange says "not yet" at random.
+// Steps them in turn, while the exchange returns "not yet" at random.
 void StepAll(std::vector<std::unique_ptr<Collective>>& running) {
   int idle = 0;
   for (size_t done = 0; done < running.size();) {
@@ -56,7 +56,7 @@ struct Piece {
   int64_t count = 0;
 };
 
-// Some tensors on each member of a job, and what is left of them.
+// Some tensors on each member of a job, and their residuals.
 class World {
  public:
   World(const Hosts& hosts, std::vector<int64_t> sizes, uint64_t seed = 1)
@@ -94,7 +94,7 @@ class World {
     for (size_t i = 0; i < sizes_.size(); ++i) pieces.push_back({i, 0, sizes_[i]});
     return pieces;
   }
-  // Cut at random multiples of `step`, and in any order.
+  // Split at random multiples of `step`, and shuffled.
   std::vector<Piece> Cut(int64_t step) {
     std::vector<Piece> pieces;
     for (size_t i = 0; i < sizes_.size(); ++i) {
@@ -109,7 +109,7 @@ class World {
     return pieces;
   }
 
-  // Reduces these pieces in as many buckets.
+  // Reduces these pieces in `buckets` buckets.
   void Reduce(const Encoding& encoding, const std::vector<Piece>& pieces, size_t buckets = 1,
               const Reduction& reduction = {}, const std::vector<uint32_t>& absent = {}) {
     for (size_t b = 0; b < buckets; ++b) {
@@ -129,7 +129,7 @@ class World {
     }
   }
 
-  // What all members keep of an element.
+  // The sum of all members' residuals for an element.
   double Left(const HostGroups& hosts, size_t tensor, int64_t element) const {
     double left = 0;
     for (uint32_t m = 0; m < hub_.size(); ++m) {
@@ -191,7 +191,7 @@ TEST(EncodedAllreduceTest, WhatIsDeliveredAndWhatIsLeftIsWhatWasSent) {
       std::vector<std::vector<double>> delivered = sent;
       for (int step = 0; step < 6; ++step) {
         world.NewGradients();
-        // Also where nobody cuts: residuals still have their places.
+        // Odd split points included: residuals must still line up.
         const int64_t cut = step % 2 == 0 ? 64 : 37;
         world.Reduce(encoding, world.Cut(cut), 1 + world.random()() % 4);
         for (size_t t = 0; t < kSizes.size(); ++t) {

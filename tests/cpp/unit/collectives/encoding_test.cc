@@ -1,5 +1,5 @@
-// What hosts send each other, encoded: every family against the plain one, what is lost, and any
-// bytes.
+// Encodings between hosts: every instruction set against the portable code, the error bounds, and
+// arbitrary bytes.
 #include "collectives/encoding.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ Floats Gradients(std::mt19937_64& random, int64_t count, float scale = 1.0f) {
   return values;
 }
 
-// Of all magnitudes that float32 has, and all that isn't finite.
+// Values of every float32 magnitude, and all that are not finite.
 Floats AnyFloats(std::mt19937_64& random, int64_t count, bool finite) {
   Floats values(static_cast<size_t>(count));
   for (float& value : values) {
@@ -128,8 +128,8 @@ TEST(EncodingTest, FamiliesGiveTheSameBits) {
   }
 }
 
-// Exactly: a residual is a difference of neighbours, which float32 has without rounding, but for
-// 1 bit and for the largest ones, where it is bounded by half a unit in the last place.
+// Exact: a residual is a difference of neighbors, which float32 computes without rounding. For 1
+// bit, and for the largest values, the error is at most half a unit in the last place.
 TEST(EncodingTest, WhatDecodesAndWhatIsLeftIsWhatWasThere) {
   std::mt19937_64 random(2);
   for (const Encoding& encoding : Encodings()) {
@@ -206,7 +206,7 @@ TEST(EncodingTest, WhatIsNotFiniteIsToldAndLeavesResidualsAlone) {
 TEST(EncodingTest, WhatIsLostComesLater) {
   std::mt19937_64 random(5);
   for (const Encoding& encoding : Encodings()) {
-    if (encoding.parameter == 1) continue;  // of which nothing comes for thousands of steps
+    if (encoding.parameter == 1) continue;  // where nothing is sent for thousands of steps
     const Floats values = Gradients(random, 4096);
     Floats residuals(4096);
     std::vector<double> delivered(4096);

@@ -39,7 +39,8 @@ std::vector<Reduction> AllReductions() {
   return all;
 }
 
-// `in_place`: which source is also the destination; none if negative. `shift` makes addresses odd.
+// `in_place`: the index of the source that is also the destination; negative if none. `shift` makes
+// addresses odd.
 Bytes RunFold(const FoldKernels& kernels, const Reduction& r, const std::vector<Bytes>& sources,
               int in_place, size_t shift) {
   std::vector<Bytes> copies;
@@ -92,8 +93,8 @@ TEST(FoldTest, ResultsOfAnotherTypeAreConvertedLast) {
         std::vector<Bytes> sources;
         std::vector<const std::byte*> pointers;
         for (size_t m = 0; m < members; ++m) {
-          // With no other NaN than arithmetic gives: what a mere conversion makes of one's payload
-          // depends on the processor.
+          // Only the NaN that arithmetic produces: a conversion of other payloads depends on the
+          // processor.
           const Bytes values = testing::RandomValues(random, r.dtype, count);
           const Reduction larger = {.dtype = r.dtype, .op = ReduceOp::kMax};
           sources.push_back(testing::ReferenceFold(larger, {values, values}));
@@ -128,7 +129,7 @@ TEST(FoldTest, LargeBlocksInPlaceOfEachSource) {
 }
 
 TEST(FoldTest, HalfTypesRoundToNearestEvenEverywhere) {
-  // Floats from the whole range, and around every boundary between two 16-bit floats.
+  // Floats of the whole range, and around every boundary between two 16-bit floats.
   std::vector<uint32_t> floats;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 7919) {
     floats.push_back(static_cast<uint32_t>(bits));
@@ -147,7 +148,7 @@ TEST(FoldTest, HalfTypesRoundToNearestEvenEverywhere) {
       std::vector<uint16_t> halves(floats.size());
       row.narrow(reinterpret_cast<std::byte*>(halves.data()), src, count);
       for (size_t i = 0; i < floats.size(); ++i) {
-        if ((floats[i] & 0x7fffffff) > 0x7f800000) continue;  // arithmetic gives one NaN: below
+        if ((floats[i] & 0x7fffffff) > 0x7f800000) continue;  // tested with arithmetic, below
         std::byte expected[2];
         const auto value = std::bit_cast<float>(floats[i]);
         dtype == DataType::kFloat16 ? testing::Float16::Store(expected, value)

@@ -1,4 +1,4 @@
-// Collectives of members on several hosts: their bits, and how many bytes go between the hosts.
+// Collectives of members on several hosts: their bits, and the bytes sent between hosts.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using testing::FickleOptions;
 using testing::MakeAllreduceCase;
 using testing::RunInterleaved;
 
-// As many members on host 0, 1, 2, … as the numbers say.
+// The number of members on host 0, 1, 2, …
 Hosts InARow(const std::vector<uint32_t>& counts) {
   Hosts hosts;
   for (uint32_t host = 0; host < counts.size(); ++host)
@@ -170,7 +170,7 @@ TEST(HostsAllreduceTest, ManyChunksKeepTheBanksInOrder) {
 }
 
 TEST(HostsAllreduceTest, ResultsDontDependOnTheChunk) {
-  // The expected result is computed without chunks, so that it is enough to meet it with each size.
+  // The expected result is computed without chunks, so matching it with each size is enough.
   for (size_t chunk : {size_t{4096}, size_t{12288}, size_t{1} << 20}) {
     std::mt19937_64 random(3);
     const Hosts hosts = InARow({3, 2, 2});
@@ -224,14 +224,14 @@ TEST(HostsTest, AnythingInARowOnOneExchange) {
   }
 }
 
-// What `bytes` bytes of every participant cost a host in each direction when they are reduced in
-// whole cache lines of chunks: each host folds a part and sends its result to the others.
+// The bytes that a host sends and receives to reduce `bytes` bytes per member, if chunks are whole
+// cache lines: each host folds a part and sends its result to the others.
 TEST(HostsAllreduceTest, EachByteOfAGradientLeavesAHostOnce) {
   std::mt19937_64 random(5);
   for (const Hosts& hosts : Shapes()) {
     FickleHub hub = MakeHub(hosts, 1, 0.0);
     const int64_t h = Count(hosts);
-    // Lanes and hosts share it evenly: whole lines for 1, 2, 3, 4 lanes and 2, 3, 4, 8 hosts.
+    // Divides evenly among lanes and hosts: whole lines for 1, 2, 3, 4 lanes and 2, 3, 4, 8 hosts.
     const int64_t bytes = int64_t{64} * 3 * 64 * 20;
     auto operation = MakeAllreduceCase(
         random, {.members = Members(hosts), .elements = bytes / 4, .hosts = hosts});
@@ -296,11 +296,11 @@ TEST(HostsBroadcastTest, EachHostIsSentEachByteOnce) {
       EXPECT_TRUE(received == 0 || received == 30'001) << received;
       receivers += received > 0 ? 1 : 0;
     }
-    EXPECT_EQ(receivers, int64_t{Count(hosts)} - 1);  // all but the root's
+    EXPECT_EQ(receivers, int64_t{Count(hosts)} - 1);  // all except the root's
   }
 }
 
-// A hop more, or more bytes: which is dearer depends on the number of hosts.
+// One more hop, or more bytes: which costs more depends on the number of hosts.
 TEST(HostsAllreduceTest, TheMoreHostsTheSmallerIsSmall) {
   struct Bound {
     uint32_t hosts;
@@ -323,7 +323,7 @@ TEST(HostsAllreduceTest, TheMoreHostsTheSmallerIsSmall) {
   }
 }
 
-// The bytes that members have on each host, with `of(m)` for member m.
+// The bytes of the members on each host, with `of(m)` bytes for member m.
 template <typename Of>
 std::vector<int64_t> ByHost(const Hosts& hosts, Of of) {
   std::vector<int64_t> bytes(Count(hosts));
@@ -418,7 +418,7 @@ TEST(HostsAlltoallTest, EachByteGoesStraightToItsReceiver) {
     const auto members = ByHost(hosts, [](uint32_t) { return int64_t{1}; });
     for (uint32_t host = 0; host < Count(hosts); ++host) {
       const int64_t pairs = members[host] * (int64_t{n} - members[host]);
-      EXPECT_EQ(hub.bytes_sent_by(host), pairs * (3'000 + 16));  // and the announcements
+      EXPECT_EQ(hub.bytes_sent_by(host), pairs * (3'000 + 16));  // plus the announcements
       EXPECT_EQ(hub.sealed_bytes_sent_by(host), pairs * 16) << "members act on announcements";
     }
   }

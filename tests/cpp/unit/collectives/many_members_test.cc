@@ -77,12 +77,11 @@ TEST_P(SmallChunks, AllMembersGetWhatIsTheirs) {
   }
 }
 
-// ------------------------------------------------------------------ chunks as they are, few
-// members
+// ------------------------------------------------------------------ normal chunks, few members
 
 class ManyMembers : public ::testing::TestWithParam<uint32_t> {
  protected:
-  // Those of the first host and of the last one, and one between them on a single host.
+  // The members of the first and the last host, and one between them that is alone on its host.
   void Place(bool on_hosts) {
     const uint32_t members = GetParam();
     if (on_hosts) {
@@ -106,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, ManyMembers,
                          ::testing::Values(4'096, 4'097, 4'098, 16'384, 16'385, 16'386, 100'000),
                          [](const auto& test) { return "n" + std::to_string(test.param); });
 
-// What a member sends another.
+// What one member sends to another.
 int64_t Value(uint32_t from, uint32_t to, int64_t index) {
   return int64_t{from} * 1'000'000'007 + int64_t{to} * 1009 + index;
 }
@@ -114,7 +113,7 @@ int64_t Value(uint32_t from, uint32_t to, int64_t index) {
 TEST_P(ManyMembers, Alltoall) {
   const uint32_t members = GetParam();
   Place(false);
-  // Of 8 bytes: more than one turn takes.
+  // In units of 8 bytes: more than one turn takes.
   const auto rows = [](uint32_t from, uint32_t to) { return int64_t{1 + (from + 3 * to) % 20}; };
   std::vector<std::vector<int64_t>> inputs;
   std::vector<AllgatherResult> results(real_.size());

@@ -94,7 +94,7 @@ TEST(AdaptiveEncodingTest, MeasuredErrorsCount) {
   EXPECT_EQ(Names(ChooseLevels({&tensor, 1}, Network(100), 0)), std::vector<std::string>{"int4"});
   tensor.errors.Measure(3, 0.11);
   EXPECT_EQ(Names(ChooseLevels({&tensor, 1}, Network(100), 0)), std::vector<std::string>{"int8"});
-  // By what was measured of both, they still lose too much.
+  // According to the measurements of both, they still lose too much.
   tensor.errors.Measure(2, 0.0038);
   EXPECT_EQ(Names(ChooseLevels({&tensor, 1}, Network(100), 0)), std::vector<std::string>{"int8"});
   tensor.errors.Measure(2, 0.003);

@@ -1,4 +1,4 @@
-// The aggregator combines equal reports, holds what nobody waits for, and keeps each member's
+// The aggregator combines equal reports, holds those that nobody waits for, and keeps each member's
 // order.
 
 #include "core/aggregator.h"

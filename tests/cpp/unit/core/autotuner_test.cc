@@ -18,7 +18,7 @@ constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB};
 
 using Cost = std::function<double(const Limits&)>;
 
-// Milliseconds that grow with the distance from the best value, in factors of two.
+// Milliseconds that grow with the distance from the best value, in powers of two.
 double Apart(int64_t value, int64_t best) {
   return std::abs(std::log2(static_cast<double>(value)) - std::log2(static_cast<double>(best)));
 }
@@ -42,7 +42,7 @@ const std::vector<std::pair<std::string, Cost>>& Costs() {
   return costs;
 }
 
-// Steps that take `cost`, with noise, outliers and a drift.
+// Steps that take `cost`, with noise, outliers and drift.
 class Job {
  public:
   Job(Cost cost, uint64_t seed, double noise, double drift = 0)
@@ -82,7 +82,7 @@ TEST(AutotunerTest, FindsTheBestWithoutNoise) {
       for (int64_t partition : {1, 4, 16, 64}) {
         for (int64_t fusion : {2, 8, 32, 128}) {
           const Limits other = {fusion * kMiB, partition * kMiB, credit * kMiB};
-          // A step of the search is a factor of four; what is worth less than 2 % is left.
+          // A search step is a factor of four; gains below 2 % are ignored.
           EXPECT_LE(cost(found), cost(other) * 1.06)
               << name << ": " << credit << " " << partition << " " << fusion;
         }
@@ -168,7 +168,7 @@ PlanEntry Entry(const std::vector<uint32_t>& slots) {
 
 TEST(StepClockTest, TheFirstNameThatComesAgainCountsSteps) {
   StepClock clock;
-  EXPECT_FALSE(clock.OnEntry(Entry({9}), 0));  // once, at the start
+  EXPECT_FALSE(clock.OnEntry(Entry({9}), 0));  // seen once, at the start
   EXPECT_FALSE(clock.OnEntry(Entry({1, 2}), 1));
   EXPECT_FALSE(clock.OnEntry(Entry({3}), 2));
   EXPECT_FALSE(clock.OnEntry(Entry({2}), 10));
@@ -185,7 +185,7 @@ TEST(StepClockTest, APartOfATensorIsNoStep) {
   entry.items[0].begin = 64;
   EXPECT_FALSE(clock.OnEntry(entry, 2));
   entry.items[0].begin = 0;
-  EXPECT_FALSE(clock.OnEntry(entry, 3));  // again: it counts steps from here
+  EXPECT_FALSE(clock.OnEntry(entry, 3));  // reset: steps are counted from here
   EXPECT_DOUBLE_EQ(clock.OnEntry(entry, 5).value(), 2.0);
 }
 

@@ -75,7 +75,7 @@ PlanEntry Failure() {
   return entry;
 }
 
-// Every prefix of a message, and every message with a byte behind it, is refused.
+// Every prefix of a message, and every message with an extra byte, is refused.
 template <typename Decode>
 void ExpectStrict(const std::vector<std::byte>& bytes, Decode decode) {
   for (size_t size = 0; size < bytes.size(); ++size) {

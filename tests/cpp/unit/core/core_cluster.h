@@ -84,7 +84,7 @@ class CoreCluster {
     return first;
   }
 
-  // Runs until nothing is left to do; the actions of member 0.
+  // Runs until nothing is left to do; returns the actions of member 0.
   std::vector<Action> Run() {
     std::vector<Action> actions;
     for (;;) {
@@ -96,7 +96,7 @@ class CoreCluster {
   }
 
   double now = 0;
-  std::vector<PlanEntry> plan;  // by the last TakePlan() of Run()
+  std::vector<PlanEntry> plan;  // of the last TakePlan() in Run()
 
  private:
   Coordinator coordinator_;

@@ -1,4 +1,4 @@
-// Who is named when ranks end one after the other.
+// Which rank is named when ranks end one after the other.
 #include "core/departures.h"
 
 #include <gtest/gtest.h>

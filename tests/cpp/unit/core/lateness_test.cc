@@ -1,4 +1,4 @@
-// Who was late, as the coordinator counts it from the times at which reports and posts come.
+// How the coordinator counts late members from the arrival times of reports and posts.
 
 #include "core/lateness.h"
 
@@ -52,7 +52,7 @@ TEST(Lateness, OperationsThatWaitTogetherCountTheirTimeOnce) {
   Report(cluster, 0, 1.0);
   Report(cluster, 1, 3.0);
   Expect(cluster.coordinator(), {0, 2}, {0, 2.0});
-  // The second begins to wait before the first has ended.
+  // The second wait begins before the first has ended.
   cluster.Run();
   cluster.Submit(0, Named("a", Allreduce({4})));
   Report(cluster, 0, 5.0);
@@ -92,7 +92,7 @@ TEST(Lateness, PostsCountAsReports) {
   CoreCluster cluster(CoreCluster::Options(2));
   const Request request = Named("loss", Allreduce({2}));
   cluster.SubmitAll(request);
-  cluster.Run();  // makes it known
+  cluster.Run();  // adds it to the cache
   for (const uint32_t member : {1u, 0u}) {
     cluster.Submit(member, request);
     const auto post = cluster.member(member).TakePost();

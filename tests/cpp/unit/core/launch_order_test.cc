@@ -13,7 +13,7 @@
 namespace horoscale {
 namespace {
 
-// Ranks and overlapping sets, whose messages take any time but stay in order between two ranks.
+// Ranks and overlapping sets. Messages take any time but stay in order between two ranks.
 class LaunchSimulation {
  public:
   LaunchSimulation(int ranks, std::vector<std::vector<int>> sets, uint64_t entries, unsigned seed)
@@ -113,8 +113,8 @@ class LaunchSimulation {
   std::mt19937 random_;
 };
 
-// All launches of all ranks fit into one order: what two ranks have in common is in the same order,
-// and there is no circle among more.
+// All launches of all ranks fit into one order: any two ranks agree on their common ones, and there
+// is no cycle among more.
 void ExpectOneOrder(const LaunchSimulation& simulation, int ranks) {
   std::map<std::pair<uint32_t, uint64_t>, int> waits;
   std::vector<size_t> at(static_cast<size_t>(ranks));
@@ -151,13 +151,13 @@ TEST(LaunchOrder, WhatIsRemovedBeforeItsDecisionHoldsUpNobody) {
   const uint64_t second = order.Propose(2, 3);
   EXPECT_TRUE(order.Has(1, 7));
   EXPECT_FALSE(order.Has(1, 8));
-  order.Remove(1, 7);  // it goes another way than by a launch
+  order.Remove(1, 7);  // it will not be launched
   ASSERT_TRUE(order.Agree(2, {3, second}).ok());
   EXPECT_TRUE(order.IsNext(2, 3));
-  EXPECT_TRUE(order.Agree(1, {7, first + 10}).ok());  // as its peers' decision comes
+  EXPECT_TRUE(order.Agree(1, {7, first + 10}).ok());  // as in the decision of its peers
   EXPECT_TRUE(order.IsNext(2, 3));
   EXPECT_GT(order.Propose(2, 4), first + 10);
-  EXPECT_FALSE(order.Agree(1, {7, first + 10}).ok());  // once
+  EXPECT_FALSE(order.Agree(1, {7, first + 10}).ok());  // only once
 }
 
 TEST(LaunchOrderTest, OverlappingSetsLaunchEverythingInOneOrder) {
@@ -224,10 +224,9 @@ TEST(LaunchOrder, TellsWhatIsNextTogether) {
   EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102}));
   ASSERT_TRUE(order.Agree(1, {103, 3}).ok());
   ASSERT_TRUE(order.Agree(1, {104, 5}).ok());
-  EXPECT_EQ(order.NextOf(1, kMessages),
-            (std::vector<uint64_t>{101, 102, 103}));  // set 2 is between
+  EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102, 103}));  // then set 2
   EXPECT_EQ(order.NextOf(2, kMessages), std::vector<uint64_t>());
-  EXPECT_EQ(order.NextOf(1, 102), std::vector<uint64_t>());  // another one is first
+  EXPECT_EQ(order.NextOf(1, 102), std::vector<uint64_t>());  // another operation is first
   order.RemoveSet(2);
   EXPECT_EQ(order.NextOf(1, kMessages), (std::vector<uint64_t>{101, 102, 103, 104}));
 }

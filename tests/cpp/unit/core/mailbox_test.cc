@@ -7,14 +7,14 @@
 namespace horoscale {
 namespace {
 
-// One rank's mailbox, and peers that number what they send.
+// One rank's mailbox, and peers that number their messages.
 class MailboxTest : public ::testing::Test {
  protected:
   static Envelope Of(int64_t tag, uint64_t bytes = 8, uint8_t channel = 0) {
     return {tag, channel, DataType::kUint8, bytes};
   }
 
-  // The receive that takes it; none: it was kept.
+  // The receive that takes it; none if it was kept.
   std::optional<Mailbox::Id> Send(int peer, const Envelope& envelope, bool is_eager = true) {
     const uint64_t number = ++numbers_[peer];
     auto receive = mailbox_.Arrive(peer, number, envelope, is_eager, kEagerInHost);

@@ -64,7 +64,7 @@ TEST(MessageFramesTest, WhatNoSenderSendsIsRefused) {
   EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());
   frame.type = MessageFrame::Type::kOffer;
   EXPECT_TRUE(DecodeMessageFrame(Encode(frame)).ok());
-  frame.envelope.dtype = DataType::kInt32;  // a part of an element
+  frame.envelope.dtype = DataType::kInt32;  // a fraction of an element
   EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());
   frame.envelope = {kMaxTag + 1, 0, DataType::kUint8, 1};
   EXPECT_FALSE(DecodeMessageFrame(Encode(frame)).ok());

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB};
 
-// A network that carries so many bytes a second, for so many buckets as large as they may be.
+// Simulates a network of this bandwidth, for `buckets` buckets of the largest allowed size.
 Limits After(Pace& pace, double bytes_per_second, int buckets) {
   for (int i = 0; i < buckets; ++i) {
     const int64_t bytes = pace.Of(kGiven).partition_bytes;

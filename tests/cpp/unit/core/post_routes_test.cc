@@ -1,4 +1,4 @@
-// Between whom posts travel, on one host and on several.
+// Which members exchange posts, on one host and on several.
 
 #include "core/post_routes.h"
 
@@ -47,7 +47,7 @@ TEST(PostRoutes, OthersListenToTheirSpeaker) {
   for (const uint32_t other : {0u, 2u, 3u, 4u}) EXPECT_EQ(routes.KindFrom(other), Kind::kNone);
 }
 
-// The coordinator hears of each member once: of 1 and 5 by the reports of their host.
+// The coordinator hears from each member once: from 1 and 5 through their host's reports.
 TEST(PostRoutes, EachMemberIsCountedOnce) {
   const PostRoutes coordinator(6, 0, kThreeHosts);
   EXPECT_TRUE(coordinator.Counts(2));

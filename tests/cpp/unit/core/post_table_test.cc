@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMembersOfThree[] = {0, 1, 2};
 
-// A member of a set of three whose cache knows one unnamed allreduce, by slot 4.
+// A member of a set of three whose cache has one unnamed allreduce, in slot 4.
 class PostedMember {
  public:
   explicit PostedMember(uint32_t self) : member(0, self, 3, 16) {

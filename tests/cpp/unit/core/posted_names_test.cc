@@ -1,5 +1,5 @@
-// Posts of operations with names, which members and the coordinator tell apart by how often a name
-// was used before.
+// Posts of named operations. Members and the coordinator distinguish the uses of a name by their
+// count.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 class PostedNames : public ::testing::Test {
  protected:
   PostedNames() : set(Options()) {
-    set.SubmitAll(request);  // makes it known
+    set.SubmitAll(request);  // adds it to the cache
     set.DeliverAll();
     Run();
   }
@@ -26,7 +26,7 @@ class PostedNames : public ::testing::Test {
     return options;
   }
 
-  // Everybody applies what can be planned; whether there was anything.
+  // All members apply the entries that can be planned; returns whether there were any.
   bool Run() {
     const std::vector<PlanEntry> plan = set.coordinator().TakePlan(0);
     for (const PlanEntry& entry : plan) {
@@ -36,7 +36,7 @@ class PostedNames : public ::testing::Test {
     return !plan.empty();
   }
 
-  // The member's post, which is on its way to the coordinator.
+  // The member's post, on its way to the coordinator.
   Post SubmitAndPost(uint32_t member) {
     set.Submit(member, request);
     return *set.member(member).TakePost();
@@ -76,10 +76,10 @@ TEST_F(PostedNames, PlannedUsesAndFailuresCountToo) {
 TEST_F(PostedNames, APostMayComeBeforeTheSlotThatItNames) {
   Post post = SubmitAndPost(1);
   post.slot = 7;
-  post.slot_since = 2;  // an entry that has not come here
+  post.slot_since = 2;  // an entry that has not arrived yet
   EXPECT_TRUE(set.member(0).MayPost(post));
   EXPECT_FALSE(set.member(0).HasPassed(post));
-  post.slot_since = 1;  // one that gave this member no such slot: it was retired
+  post.slot_since = 1;  // an entry that assigned another slot: this one was retired
   EXPECT_FALSE(set.member(0).MayPost(post));
 }
 
@@ -107,7 +107,7 @@ TEST_F(PostedNames, AreReportedWhereSomeMemberReports) {
   for (uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(set.member(i).HasPending());
 }
 
-// Member 1 has ended a use with a post of member 2 that has not reached the coordinator yet.
+// Member 1 has ended a use by a post of member 2 that has not reached the coordinator yet.
 TEST_F(PostedNames, TheNextUseMayBeReportedBeforeTheLastPostComes) {
   Post last;
   for (const uint32_t i : {0u, 1u, 2u}) {
@@ -128,7 +128,7 @@ TEST_F(PostedNames, TheNextUseMayBeReportedBeforeTheLastPostComes) {
   EXPECT_TRUE(set.coordinator().Waiting(10).empty());
 }
 
-// Of members 1 and 2, whose host reports together.
+// Of members 1 and 2, whose host reports for both.
 TEST_F(PostedNames, MayBeToldInAReport) {
   Report report;
   report.posted = SubmitAndPost(1);
@@ -151,7 +151,7 @@ TEST_F(PostedNames, StallsAreReportedByName) {
   EXPECT_EQ(waiting[0].missing_ranks, (std::vector<int>{10, 30}));
 }
 
-// It has waited since it was posted, and was told of then.
+// It has been waiting since its post, and was reported then.
 TEST_F(PostedNames, AStallGoesOnWhereAPostIsReported) {
   Tell(1, SubmitAndPost(1));
   EXPECT_EQ(set.coordinator().TakeStallReports(12).at(0).seconds_waiting, 12);

@@ -1,4 +1,4 @@
-// Members and a coordinator together: what a set promises to its users.
+// Members and a coordinator together: what a set guarantees to its users.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(Protocol, AMismatchNamesRanksAndWhatTheySaidAndIsOver) {
   CoreCluster cluster(CoreCluster::Options(3));
   cluster.SubmitAll(Named("a", Allreduce({3, 4})));
   cluster.Run();
-  cluster.Submit(0, Named("a", Allreduce({3, 4})));  // a hit
+  cluster.Submit(0, Named("a", Allreduce({3, 4})));  // a cache hit
   cluster.Submit(1, Named("a", Allreduce({4, 3})));
   cluster.Submit(2, Named("a", Allreduce({3, 4})));
   std::vector<Action> actions = cluster.Run();
@@ -179,7 +179,7 @@ TEST(Protocol, AHitInFlightOnARetiredSlotIsUnderstood) {
   CoreCluster cluster(options);
   cluster.SubmitAll(Named("a", Allreduce({1})));
   cluster.Run();
-  // Member 1's hit on a is under way while the plan gives a's place to b.
+  // Member 1's hit on a is in flight while the plan gives a's slot to b.
   cluster.SubmitAll(Named("b", Allreduce({2})));
   cluster.DeliverAll();
   cluster.Submit(1, Named("a", Allreduce({1})));
@@ -350,7 +350,7 @@ Request WithRows(OpKind kind, std::string name, int64_t own_bytes) {
   return request;
 }
 
-// Together they would be one bucket of 1.6 GB, which an urgent tensor would wait for.
+// Together they would form one bucket of 1.6 GB, and delay urgent tensors.
 TEST(Protocol, AllgathersCountWithTheRowsOfTheCoordinatorsMember) {
   CoreCluster cluster(CoreCluster::Options(2));
   for (const bool named : {true, false}) {
@@ -358,7 +358,7 @@ TEST(Protocol, AllgathersCountWithTheRowsOfTheCoordinatorsMember) {
       for (int i = 0; i < 80; ++i) {
         const std::string name = named ? "g" + std::to_string(i) : "";
         cluster.Submit(0, WithRows(OpKind::kAllgather, name, 10 << 20));
-        cluster.Submit(1, WithRows(OpKind::kAllgather, name, 1));  // which is not agreed on
+        cluster.Submit(1, WithRows(OpKind::kAllgather, name, 1));  // rows need not agree
       }
       const Report report = cluster.Deliver(0);
       EXPECT_EQ(report.requests.empty(), cached);
@@ -382,7 +382,7 @@ TEST(Protocol, AlltoallsCountWithTheRowsOfTheCoordinatorsMember) {
   CoreCluster cluster(CoreCluster::Options(2));
   for (int i = 0; i < 3; ++i) cluster.SubmitAll(WithRows(OpKind::kAlltoall, "", 40 << 20));
   cluster.DeliverAll();
-  // A second one would be beyond the credit.
+  // A second one would exceed the credit.
   const std::vector<PlanEntry> plan = cluster.coordinator().TakePlan(0);
   ASSERT_THAT(plan, SizeIs(1));
   cluster.Apply(plan[0]);

@@ -34,7 +34,7 @@ TEST(ReportTree, TheLowestMemberSpeaksForItsHost) {
   EXPECT_FALSE(tree.GoesThrough(7, 0)) << "there is no such member";
 }
 
-// Whatever the job: everybody is heard once, and nobody hears more hosts than the fan-out.
+// For any job: everyone is heard once, and no rank listens to more hosts than the fan-out.
 TEST(ReportTree, ManyHosts) {
   for (const uint32_t num_hosts : {2u, 16u, 17u, 18u, 33u, 300u}) {
     for (const uint32_t per_host : {1u, 3u}) {

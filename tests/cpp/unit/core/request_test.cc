@@ -1,4 +1,4 @@
-// Every field of a Signature counts wherever signatures are compared or sent.
+// Every field of a Signature matters wherever signatures are compared or sent.
 #include "core/request.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kNumFields = std::tuple_size_v<decltype(FieldsOf(std::declval<Terms&>()))>;
 
-// Another value that the field may have on the wire.
+// A different value that the field may have on the wire.
 template <typename Enum>
 void Change(Enum& value) {
   value = static_cast<Enum>(static_cast<int>(value) == 0 ? 1 : 0);
@@ -31,7 +31,7 @@ void Change(Encoding& value) { value = {EncodingKind::kTopK, 41}; }
 void Change(std::vector<int>& value) { value.push_back(7); }
 void Change(std::vector<int64_t>& value) { value.push_back(7); }
 
-// One signature for each field, which differs from `signature` in that field alone.
+// One signature per field, which differs from `signature` in that field only.
 std::vector<Signature> ChangedInOneField(const Signature& signature) {
   std::vector<Signature> changed(kNumFields, signature);
   [&]<size_t... i>(std::index_sequence<i...>) {
@@ -59,7 +59,7 @@ TEST(Signature, EveryFieldIsSent) {
   EXPECT_EQ(*DecodeReport(Encode(report)), report);
 }
 
-// The bound holds also where every field takes as many bytes as it can.
+// The bound also holds if every field takes its maximum size.
 TEST(Signature, TheBoundOfItsBytesHolds) {
   Signature widest = Allreduce({INT64_C(1) << 40, 1 << 15});
   widest.root = widest.target_set = INT32_MIN;
@@ -72,13 +72,13 @@ TEST(Signature, TheBoundOfItsBytesHolds) {
 }
 
 TEST(Signature, AMismatchNamesTheFieldThatDiffers) {
-  // Some fields have a meaning for some kinds alone.
+  // Some fields apply to some kinds only.
   std::vector<std::string> texts;
   for (const OpKind kind : {OpKind::kAllreduce, OpKind::kBroadcast, OpKind::kReducescatter,
                             OpKind::kAddProcessSet, OpKind::kRemoveProcessSet}) {
     Signature plain = Allreduce({2});
     plain.kind = kind;
-    plain.reduce_op = ReduceOp::kAdasum;  // which alone has a start level
+    plain.reduce_op = ReduceOp::kAdasum;  // the only operator with a start level
     const std::vector<Signature> changed = ChangedInOneField(plain);
     texts.resize(changed.size());
     for (size_t i = 0; i < changed.size(); ++i) {

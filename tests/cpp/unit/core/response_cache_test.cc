@@ -80,7 +80,7 @@ TEST_F(SlotTableTest, UnderstandsHitsOnARetiredSlotUntilAllHaveAppliedIt) {
   EXPECT_EQ(names_.Text(table.Meaning(*a, 4)->name), "a");
   EXPECT_EQ(table.Meaning(*a, 5), nullptr);
   table.Release(4, names_);
-  EXPECT_FALSE(Assign(table, "c", 6));  // no number is free, and none is retired for nothing
+  EXPECT_FALSE(Assign(table, "c", 6));  // no number is free, and none is retired needlessly
   EXPECT_TRUE(retired_.empty());
   EXPECT_NE(table.Meaning(*b, 5), nullptr);
   table.Release(5, names_);

@@ -1,5 +1,5 @@
-// The Scheduler against one that is so simple that it can be read off: whatever comes when, both
-// give the same buckets.
+// Compares the Scheduler with an obviously correct model: for any arrival order, both give the same
+// buckets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ class SimpleScheduler {
     }
     return {.unit = waiting.ready.unit, .bytes = waiting.ready.bytes};
   }
-  // Of one class and priority, the oldest first, until one does not fit: then false.
+  // Of one class and priority, oldest first, until one does not fit; then returns false.
   bool TakeAll(int priority, const FusionClass& fusion_class, int64_t limit, size_t& message_bytes,
                Bucket& bucket) {
     for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -118,7 +118,7 @@ class SimpleScheduler {
   int64_t credit_;
   size_t entries_ahead_;
   uint64_t last_order_ = 0;
-  std::vector<Waiting> waiting_;  // in the order in which they came
+  std::vector<Waiting> waiting_;  // in order of arrival
   std::vector<std::pair<uint64_t, int64_t>> outstanding_;
 };
 
@@ -208,7 +208,7 @@ TEST(SchedulerOrder, IsThatOfTheSimpleOne) {
   }
 }
 
-// Each is a queue of its own. A search through all of them would take minutes.
+// Each has its own queue. Searching all of them would take minutes.
 TEST(SchedulerOrder, ManyThatShareNothingAreTakenInTurn) {
   constexpr UnitId kUnits = 200'000;
   Signature signature = Allreduce({kFreeDimension});

@@ -21,7 +21,7 @@ class SchedulerTest : public ::testing::Test {
                     signature.TotalBytes()});
   }
 
-  // Takes everything, with each bucket's bytes charged; units by bucket.
+  // Takes everything, and charges each bucket's bytes to the credit; returns units by bucket.
   std::vector<std::vector<UnitId>> Drain(Scheduler& scheduler) {
     std::vector<std::vector<UnitId>> taken;
     for (auto buckets = scheduler.Take(); !buckets.empty(); buckets = scheduler.Take()) {
@@ -84,7 +84,7 @@ TEST_F(SchedulerTest, ALessUrgentUnitJoinsOnlyWhileThatIsSoonOver) {
   Push(scheduler, 0, Allreduce({10}), 5);
   for (UnitId unit = 1; unit < 4; ++unit) Push(scheduler, unit, Allreduce({1000}), 0);
   Push(scheduler, 4, Allreduce({1}), -1);
-  // Not even the small one: that would be before its turn.
+  // Not even the small one, which would then overtake others.
   EXPECT_EQ(Drain(scheduler), (Units{{0, 1, 2}, {3, 4}}));
 }
 
@@ -98,11 +98,11 @@ TEST_F(SchedulerTest, BucketsGrowWithTheTimeThatOneTakes) {
     for (const auto& units : Drain(scheduler)) sizes.push_back(units.size());
     if (arrivals % 5 == 0) scheduler.Executed(++executed);
   }
-  // The first two at once, then what came in the time of five.
+  // The first two at once, then whatever arrived in the time of five.
   EXPECT_EQ(sizes, (std::vector<size_t>{1, 1, 4, 5, 5, 5, 5, 5, 5}));
   Push(scheduler, 1000, Allreduce({100}), 7);
   scheduler.Executed(++executed);
-  EXPECT_EQ(Drain(scheduler)[0][0], 1000u);  // what is urgent is in the next one, and first
+  EXPECT_EQ(Drain(scheduler)[0][0], 1000u);  // urgent units are in the next bucket, in front
 }
 
 TEST_F(SchedulerTest, BucketsNeverMix) {
@@ -155,7 +155,7 @@ TEST_F(SchedulerTest, CreditHoldsBackAndUrgentOvertakes) {
 
 TEST_F(SchedulerTest, LimitsMayChangeAtAnyTime) {
   Scheduler scheduler = Make(4096, 4096, 1 << 20);
-  Push(scheduler, 0, Allreduce({5000}));  // is cut
+  Push(scheduler, 0, Allreduce({5000}));  // is split
   Push(scheduler, 1, Allreduce({100}));
   std::vector<int64_t> counts;
   const auto take = [&] {
@@ -171,10 +171,10 @@ TEST_F(SchedulerTest, LimitsMayChangeAtAnyTime) {
     }
   };
   take();
-  scheduler.SetLimits(FusionPlanner({1 << 20, 1 << 20}), 1 << 20);  // it would not be cut
+  scheduler.SetLimits(FusionPlanner({1 << 20, 1 << 20}), 1 << 20);  // would not be split
   while (scheduler.CanTake()) take();
   EXPECT_EQ(counts, (std::vector<int64_t>{1024, 3976}));
-  // A tensor that comes while it would be whole is whole, also where the next would be cut.
+  // A tensor that arrives while it would stay whole stays whole, even if later ones would be split.
   Push(scheduler, 1, Allreduce({5000}));
   scheduler.SetLimits(FusionPlanner({4096, 4096}), 8192);
   take();
@@ -196,7 +196,7 @@ TEST_F(SchedulerTest, UrgentUnitsOvertakeBetweenPartitions) {
   EXPECT_EQ(Drain(scheduler), (Units{{0}, {0}}));
   Push(scheduler, 1, Allreduce({1}), 1);
   scheduler.Executed(1);
-  EXPECT_EQ(Drain(scheduler), (Units{{1}}));  // 252 bytes are left of the credit
+  EXPECT_EQ(Drain(scheduler), (Units{{1}}));  // 252 bytes of credit are left
   scheduler.Executed(2);
   scheduler.Executed(3);
   EXPECT_EQ(Drain(scheduler), (Units{{0}, {0}}));
@@ -225,7 +225,7 @@ TEST_F(SchedulerTest, AGroupOfSeveralTypesIsPublishedTogether) {
   group.tensors.push_back({DataType::kFloat32, {1}});
   Push(scheduler, 0, group);
   Push(scheduler, 1, Allreduce({1}));
-  // The class of 7 takes 1 along. The group is beyond the credit: it goes when it is alone.
+  // Unit 1 shares the bucket of 7. The group exceeds the credit, so it runs alone.
   EXPECT_EQ(Drain(scheduler), (Units{{7, 1}}));
   scheduler.Executed(1);
   const std::vector<Bucket> buckets = scheduler.Take();

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = SetCreations::Step::Kind;
 
-// What a rank has registered.
+// The sets that a rank has registered.
 class Sets final : public SetCreations::Registered {
  public:
   std::optional<int> IdOf(const std::vector<int>& ranks) const override {
@@ -31,7 +31,7 @@ class Sets final : public SetCreations::Registered {
   std::map<int, std::vector<int>> ranks_;  // by id
 };
 
-// The ranks of a job, with a link between each two that keeps the order.
+// The ranks of a job, with an ordered link between each pair.
 class Job {
  public:
   explicit Job(int size) : size_(size), sets_(static_cast<size_t>(size)) {
@@ -184,7 +184,7 @@ TEST(SetCreations, WhatContradictsFailsOnAllMembers) {
   }
 }
 
-// The text of an error ends after 32 of them.
+// The error message lists only 32 of them.
 TEST(SetCreations, AContradictionAfterManyEqualRanksIsFound) {
   constexpr int kSize = 70;
   Job job(kSize);
@@ -255,7 +255,8 @@ TEST(SetCreations, ALeaderKeepsSoManyCallsOfAMember) {
   EXPECT_EQ(job.Failed(1, last).code(), StatusCode::kInvalidArgument);
 }
 
-// At any moment: every member that lives fails or has begun, and what has begun is somewhere whole.
+// At any moment, every live member fails or has begun, and a set that has begun is complete
+// somewhere.
 TEST(SetCreations, TheLossOfAMemberAtAnyMomentFailsTheOthers) {
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
@@ -287,7 +288,7 @@ TEST(SetCreations, TheLossOfAMemberAtAnyMomentFailsTheOthers) {
   }
 }
 
-// Rank 2 can't reach rank 1, which lives, and nobody else knows.
+// Rank 2 can't reach rank 1, which is alive, and nobody else knows.
 TEST(SetCreations, WhoCantReachAMemberTellsTheOthers) {
   Job job(4);
   const auto one = job.Call(1, {{0, 1, 2}, false, ""});
@@ -296,7 +297,7 @@ TEST(SetCreations, WhoCantReachAMemberTellsTheOthers) {
   job.DeliverAll();
   EXPECT_FALSE(job.Failed(2, two).ok());
   EXPECT_FALSE(job.Failed(1, one).ok());
-  const auto zero = job.Call(0, {{0, 1, 2}, false, ""});  // that calls later fails as well
+  const auto zero = job.Call(0, {{0, 1, 2}, false, ""});  // later calls fail as well
   job.DeliverAll();
   EXPECT_EQ(job.Failed(0, zero).detail().ranks, std::vector<int>{1});
 }

@@ -1,4 +1,4 @@
-// Who is told to wait for whom, and who is not.
+// Which ranks are reported to wait for which, and which are not.
 #include "core/wait_graph.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ void MissOneOf(WaitGraph& graph, int rank, std::vector<int> ranks, double since,
   graph.Add(rank, 0, 0, {"recv from any rank, tag 4", waited, std::move(ranks), true}, now);
 }
 
-// Rank 0 receives of any rank; rank 1 of rank 2, and rank 2 of rank 0.
+// Rank 0 receives from any rank; rank 1 from rank 2, and rank 2 from rank 0.
 TEST(WaitGraph, AReceiveOfAnyRankIsStuckWhenAllOthersWaitForIt) {
   WaitGraph graph(kPeriod);
   MissOneOf(graph, 0, {1, 2}, 100, 111);
@@ -113,7 +113,7 @@ TEST(WaitGraph, AMissedRankThatIsNotBlockedIsNoCircle) {
   WaitGraph graph(kPeriod);
   Block(graph, 0, 1, "x", 100, 110);
   Miss(graph, 1, "x", {1}, 100, 110);
-  // It submitted x asynchronously on set 2 and is busy with something else.
+  // It submitted x asynchronously on set 2 and is busy elsewhere.
   Miss(graph, 2, "y", {0}, 100, 110);
   EXPECT_FALSE(graph.TakeCircle(111));
 }
@@ -122,7 +122,7 @@ TEST(WaitGraph, WaitsThatFollowEachOtherAreNoCircle) {
   WaitGraph graph(kPeriod);
   Block(graph, 0, 1, "x", 100, 110);
   Miss(graph, 1, "x", {1}, 100, 110);
-  // Rank 1 came to x after that, and blocked elsewhere only then.
+  // Rank 1 submitted x after that, and only then blocked elsewhere.
   Block(graph, 1, 2, "y", 110.5, 121);
   Miss(graph, 2, "y", {0}, 110.5, 121);
   EXPECT_FALSE(graph.TakeCircle(121));

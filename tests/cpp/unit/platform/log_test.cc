@@ -46,7 +46,7 @@ TEST_F(LogTest, EscapesControlCharactersAndKeepsUnicode) {
   };
   EXPECT_EQ(escaped("a\nb\tc\x1b[31m\x7f"), "a\\nb\\tc\\x1b[31m\\x7f\n");
   EXPECT_EQ(escaped("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f\n");
-  // U+009B starts a terminal's control sequence as escape does.
+  // U+009B introduces a terminal control sequence, as escape does.
   EXPECT_EQ(escaped("\xc2\x9bm"), "\\xc2\x9bm\n");
   EXPECT_EQ(escaped(std::string_view("\0", 1)), "\\x00\n");
 }

@@ -90,7 +90,7 @@ TEST_F(OutputFileTest, AFileOfAnotherUserIsNotWrittenTo) {
   EXPECT_EQ(Read(path_), "theirs");
 }
 
-// Whether or not somebody reads it.
+// Whether or not anybody reads it.
 TEST_F(OutputFileTest, APipeIsRefused) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0666), 0);
   WhyNot();

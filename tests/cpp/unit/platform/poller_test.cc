@@ -91,7 +91,7 @@ TEST_F(PollerTest, AHangUpIsReadable) {
 
 TEST_F(PollerTest, MoreThanFitsComesLater) {
   for (uint64_t tag = 0; tag < 4; ++tag) {
-    // One eventfd under several epoll entries needs several descriptors.
+    // Several epoll entries for one eventfd need several descriptors.
     ASSERT_TRUE(poller_.Add(dup(event_.fd()), tag).ok());
   }
   event_.Signal();

@@ -11,7 +11,7 @@ namespace horoscale {
 namespace {
 
 #if defined(__x86_64__)
-// What Linux says of the first processor: a flag is there if programs can use it.
+// Linux's flags of the first processor: a flag is listed if programs can use it.
 std::set<std::string> FlagsOfLinux() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;

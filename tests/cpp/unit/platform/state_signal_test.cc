@@ -1,4 +1,4 @@
-// Who gets SIGUSR2.
+// Which handler gets SIGUSR2.
 #include "platform/state_signal.h"
 
 #include <gtest/gtest.h>

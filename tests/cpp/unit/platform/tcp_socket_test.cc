@@ -54,7 +54,7 @@ std::string NameOfHost(const testing::TestParamInfo<const char*>& host) {
 INSTANTIATE_TEST_SUITE_P(Hosts, TcpSocketTest, testing::Values("127.0.0.1", "::1", "localhost"),
                          NameOfHost);
 
-// A port that nobody listens on; it stays bound, so that nobody else gets it meanwhile.
+// A port without a listener; it stays bound, so that no other process gets it.
 class DeadPort {
  public:
   DeadPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -121,17 +121,17 @@ TEST(TcpListenTest, AcceptGivesUpAtTheDeadline) {
   EXPECT_EQ(listener->Accept(Deadline::After(0.01)).status().code(), StatusCode::kTimeout);
 }
 
-// When a connection ends whose peer's machine is silent from 0 on, if the program first sends at
+// When a connection ends whose peer's machine goes silent at 0, if the program first sends at
 // `sent`: the kernel's rules, without its clock.
 double EndOfSilence(const SilenceTimes& times, double sent) {
   const double limit = times.unanswered_ms / 1e3;
   double probed = times.idle_s;  // the first probe
   for (int probe = 1; probe <= times.probes && probed < sent; ++probe) {
     probed += times.interval_s;
-    // By then this probe has had no answer.
+    // This probe has had no answer by then.
     if (probed < sent && (probed >= limit || probe == times.probes)) return probed;
   }
-  return sent + limit;  // probes rest while something is not acknowledged
+  return sent + limit;  // no probes while data is unacknowledged
 }
 
 TEST(SilenceTest, IsNoticedBelowItsTimeWhateverIsSent) {
@@ -145,7 +145,7 @@ TEST(SilenceTest, IsNoticedBelowItsTimeWhateverIsSent) {
   }
 }
 
-// A probe that is lost is no silence, nor is an interruption that begins just before the first one.
+// Neither a lost probe nor an outage that begins just before the first one counts as silence.
 TEST(SilenceTest, AShortInterruptionIsNone) {
   for (const double seconds : {10.0, 30.0, 61.0, 3600.0, 86400.0}) {
     const SilenceTimes times = TimesOfSilence(seconds);
@@ -160,7 +160,7 @@ TEST(TcpSocketTest, AConnectionThatIsGivenUpEndsAtThePeerThoughMuchIsUnsent) {
   ByteStream near = ConnectTcp("127.0.0.1", listener.port(), deadline).TakeValue();
   ByteStream far = listener.Accept(deadline).TakeValue();
   const std::vector<std::byte> much(1 << 20);
-  while (*near.SendSome(much) > 0) {  // until nothing more fits
+  while (*near.SendSome(much) > 0) {  // until the buffers are full
   }
   Abort(near);
   std::vector<std::byte> read(1 << 20);

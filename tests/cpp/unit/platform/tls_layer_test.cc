@@ -1,4 +1,4 @@
-// TLS between two ends of a socket in this process, without waiting anywhere.
+// TLS between two ends of a socket in this process, without blocking.
 
 #include "platform/tls_layer.h"
 
@@ -46,7 +46,7 @@ class TlsLayerTest : public ::testing::Test {
     server_->SetLayer(server.TakeValue());
   }
 
-  // Both sides of the handshake in turns; what each ended with.
+  // Alternates between both sides of the handshake; returns the status of each.
   std::pair<Status, Status> Shake() {
     Result<bool> client = false;
     Result<bool> server = false;
@@ -61,7 +61,7 @@ class TlsLayerTest : public ::testing::Test {
     return {ended(client), ended(server)};
   }
 
-  // Sends everything, in the pieces that `offer` makes of the rest, and receives it.
+  // Sends everything, in the pieces that `offer` selects, and receives it.
   std::vector<std::byte> Carry(const std::vector<std::byte>& bytes, size_t first_piece,
                                size_t read_at_once = 100'000) {
     std::vector<std::byte> got;
@@ -130,14 +130,14 @@ TEST_F(TlsLayerTest, WithoutTheKeyThereIsNoConnection) {
 TEST_F(TlsLayerTest, KeysChangeWhileBytesGoOn) {
   Connect(kKey, 100'000);
   const std::vector<std::byte> bytes = Bytes(2 << 20);
-  // All that there is, so that there is room for a new key from time to time.
+  // Drains the socket, so that there is room for a key update from time to time.
   EXPECT_EQ(Carry(bytes, 5000, 1 << 20), bytes);
   EXPECT_EQ(Carry(bytes, 1, 1 << 20), bytes);
   if (client_layer_->kernel_sends()) GTEST_SKIP() << "the kernel keeps its key";
   EXPECT_GT(client_layer_->key_changes(), 10u);
 }
 
-// A key that is due while both sockets are full must not keep either side from reading.
+// A key update that is due while both sockets are full must not keep either side from reading.
 TEST_F(TlsLayerTest, KeysChangeWhereBothSidesAreFull) {
   Connect(kKey, 100'000);
   ASSERT_TRUE(Shake().second.ok());
@@ -165,7 +165,7 @@ TEST_F(TlsLayerTest, KeysChangeWhereBothSidesAreFull) {
   EXPECT_GT(client_layer_->key_changes(), 10u);
 }
 
-// A stream whose bytes somebody else passes on, and looks at.
+// A stream whose bytes are relayed and inspected by a third party.
 TEST_F(TlsLayerTest, NothingCanBeReadOrChangedOnTheWay) {
   auto [near, near_wire] = UnixPair().TakeValue();
   auto [far, far_wire] = UnixPair().TakeValue();

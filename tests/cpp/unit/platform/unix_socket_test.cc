@@ -149,7 +149,7 @@ TEST(UnixSocketTest, AWrongNumberOfDescriptorsIsRefusedAndNoneLeaks) {
     ASSERT_TRUE(SendDescriptors(a, fds, Soon()).ok());
     EXPECT_EQ(ReceiveDescriptors(b, wanted, Soon()).status().code(), StatusCode::kProtocol);
   }
-  // A byte without any descriptor.
+  // A byte without descriptors.
   ASSERT_TRUE(a.SendAll(std::array<std::byte, 1>{}, Soon()).ok());
   EXPECT_EQ(ReceiveDescriptors(b, 1, Soon()).status().code(), StatusCode::kProtocol);
   EXPECT_EQ(OpenDescriptors(), open);

@@ -1,4 +1,4 @@
-// Who is let in at a link's socket while strangers come in numbers, or stay.
+// Which connections a link's socket accepts while many strangers connect, or stay.
 #include "rendezvous/acceptor.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class AcceptorTest : public ::testing::Test {
     }
     return false;
   }
-  // As a rank that is crowded out: again and again.
+  // Like a rank that is crowded out: retries.
   Status BeLetIn() {
     for (const Deadline deadline = Deadline::After(kLong);;) {
       auto stream = ConnectTcp("127.0.0.1", listener_.port(), deadline);
@@ -91,7 +91,7 @@ TEST_F(AcceptorTest, WhoIsCrowdedOutByStrangersComesInLater) {
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// The process has no descriptor left while strangers come and stay.
+// The process has run out of descriptors while strangers connect and stay.
 TEST_F(AcceptorTest, AFloodThatTakesAllDescriptorsEndsNothing) {
   constexpr int kFew = 24;
   Acceptor acceptor = Make(0.2);
@@ -100,7 +100,8 @@ TEST_F(AcceptorTest, AFloodThatTakesAllDescriptorsEndsNothing) {
   std::vector<ByteStream> strangers;
   for (int i = 0; i < 2 * kFew; ++i) strangers.push_back(Connect());
   ByteStream own = Connect();
-  // Descriptors above the limit stay; a few more than those in use below it can be opened.
+  // Open descriptors above the new limit stay open; only a few more than those in use can be
+  // opened.
   const int next = dup(STDERR_FILENO);
   ASSERT_GE(next, 0);
   close(next);

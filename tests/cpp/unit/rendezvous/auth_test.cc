@@ -19,8 +19,8 @@ Handshake::Nonce NonceOf(int byte) {
   return nonce;
 }
 
-// Hands bytes between two handshakes until neither wants more or one refuses. Returns what each
-// ended with, and keeps what the client sent.
+// The result of passing bytes between two handshakes until neither wants more or one refuses: the
+// status of each, and the bytes that the client sent.
 struct Exchanged {
   Status client;
   Status server;

@@ -1,4 +1,4 @@
-// Who hears what when parties come, come again, end or give up.
+// Who is notified of what when parties join, join again, end or give up.
 #include "rendezvous/gatherings.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ GatherRequest Join(uint32_t place, uint32_t count = 3) {
   return request;
 }
 
-// The guests of these tests have the number of their place, and of their attempt in the hundreds.
+// In these tests a guest's number is its place plus 100 times its attempt.
 TEST(GatheringsTest, AllAreAnsweredWhenTheLastHasCome) {
   Gatherings gatherings(kCapacity);
   EXPECT_THAT(gatherings.Add(0, Join(0)).complete, IsEmpty());
@@ -96,7 +96,7 @@ TEST(GatheringsTest, WhoKnowsOfAFailureAndComesAgainBeginsAnew) {
   Gatherings gatherings(kCapacity);
   (void)gatherings.Add(0, Join(0));
   (void)gatherings.Add(1, Join(1));
-  (void)gatherings.Remove(1, kKey);  // rank 0 hears of it, rank 2 has not come yet
+  (void)gatherings.Remove(1, kKey);  // rank 0 is notified; rank 2 has not joined yet
   EXPECT_THAT(gatherings.Add(100, Join(0)).refused, IsEmpty());
   EXPECT_THAT(gatherings.Add(2, Join(2)).refused, IsEmpty())
       << "that was an attempt before its own";

@@ -29,7 +29,7 @@ mode_t ModeOf(const std::string& path) {
 
 class LocalSecretTest : public ::testing::Test {
  protected:
-  // An address that no other process uses while this lives.
+  // An address that no other process uses during this object's lifetime.
   void SetUp() override {
     auto taken = TcpListener::Create("127.0.0.1", 0);
     ASSERT_TRUE(taken.ok());
@@ -82,7 +82,7 @@ TEST_F(LocalSecretTest, ALaterOneReplacesItAndStays) {
 TEST_F(LocalSecretTest, IsRemovedWhenItsProcessExitsAndNotByItsChildren) {
   const LocalSecret kept = Published();
   const pid_t child = fork();
-  if (child == 0) exit(0);  // runs what is to be run at exit
+  if (child == 0) exit(0);  // runs the exit handlers
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(*LocalSecret::Read(address_), kept.text());
@@ -123,8 +123,8 @@ TEST_F(LocalSecretTest, AClientWaitsForTheServerToPublish) {
   EXPECT_EQ(found, secret->text());
 }
 
-// What a job that was killed has left behind is read, refused by the new job's store, and given up
-// when the new secret is there.
+// A secret that a killed job left behind is read, refused by the new job's store, and dropped once
+// the new secret is there.
 TEST_F(LocalSecretTest, AnEarlierJobsSecretIsNotMistakenForThisOnes) {
   auto secret = LocalSecret::Create();
   ASSERT_TRUE(secret.ok());

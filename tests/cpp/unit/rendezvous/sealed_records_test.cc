@@ -1,4 +1,4 @@
-// A connection whose bytes are authenticated: whatever is done to them on the way is found out.
+// A connection with authenticated bytes: any modification on the way is detected.
 
 #include "rendezvous/sealed_records.h"
 
@@ -33,7 +33,7 @@ ByteStream WithRecords(ByteStream stream, const MessageKeys& keys) {
   return stream;
 }
 
-// What a stream puts on the wire for some messages.
+// The bytes on the wire for some messages.
 std::vector<std::byte> Wire(const std::vector<std::vector<std::byte>>& messages,
                             const MessageKeys& keys = kKeys) {
   auto [near, far] = UnixPair().TakeValue();
@@ -48,7 +48,7 @@ std::vector<std::byte> Wire(const std::vector<std::vector<std::byte>>& messages,
   return wire;
 }
 
-// What a peer makes of the wire's bytes when it wants so many.
+// A peer's read of `wanted` bytes from the wire.
 Status Read(std::span<const std::byte> wire, size_t wanted, std::vector<std::byte>* result) {
   auto [near, far] = UnixPair().TakeValue();
   EXPECT_TRUE(far.SendAll(wire, Soon()).ok());

@@ -31,7 +31,8 @@ TEST(SecretTest, WhatCanBeGuessedIsRefused) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << weak;
     EXPECT_NE(status.message().find("HOROSCALE_SECRET"), std::string::npos);
     EXPECT_NE(status.message().find("openssl rand -hex 32"), std::string::npos);
-    EXPECT_EQ(status.message().find("\"" + weak), std::string::npos);  // it may be one, elsewhere
+    EXPECT_EQ(status.message().find("\"" + weak), std::string::npos);  // it may be a real secret
+                                                                       // elsewhere
   }
   for (const std::string strong : {"8f14e45fceea167a5a36dedd4bea2543", "vZ7Kq0sLx2Rb9TnWm4Yc1d",
                                    "Xk3/9vQ+Lr0wZt8bHs5mGg==", "kzqwjxvbfpdgmthlnrsoiueyacqv"}) {
@@ -45,7 +46,7 @@ struct File {
   bool accepted;
 };
 
-// For user 1000, with the groups 1000 and 2000.
+// For user 1000, who is in groups 1000 and 2000.
 class SecretFileAccess : public ::testing::TestWithParam<File> {};
 
 INSTANTIATE_TEST_SUITE_P(All, SecretFileAccess,

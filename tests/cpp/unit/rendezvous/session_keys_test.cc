@@ -26,7 +26,7 @@ TEST(SessionKeysTest, EverySideOfEveryConnectionHasKeysOfItsOwn) {
   EXPECT_EQ(keys.size(), 12u);
 }
 
-// By Python's hmac and hashlib: what another implementation would derive.
+// Computed with Python's hmac and hashlib, as an independent implementation.
 TEST(SessionKeysTest, KeysAreThoseOfHkdf) {
   const auto hex = [](std::span<const std::byte> bytes) {
     std::string text;

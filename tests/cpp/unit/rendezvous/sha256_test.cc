@@ -1,4 +1,4 @@
-// Vectors of FIPS 180-4's examples and of RFC 4231.
+// Test vectors of FIPS 180-4's examples and RFC 4231.
 #include "rendezvous/sha256.h"
 
 #include <gtest/gtest.h>

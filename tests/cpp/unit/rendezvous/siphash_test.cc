@@ -20,7 +20,7 @@ std::string Hex(const SipTag& tag) {
   return text;
 }
 
-// The key and the messages of the authors' test vectors: the bytes 0, 1, 2, …
+// Key and messages of the authors' test vectors: the bytes 0, 1, 2, …
 std::string TagOfLength(size_t bytes) {
   SipKey key;
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(i);

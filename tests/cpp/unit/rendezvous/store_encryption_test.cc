@@ -1,4 +1,4 @@
-// A store whose connections are encrypted: the same service, for clients that encrypt as well.
+// A store with encrypted connections: the same service, for clients that also encrypt.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -60,7 +60,7 @@ TEST(StoreProtocolTest, GatherComesBack) {
   }
 }
 
-// The others are read from what a text that is too long left: none of them stands for it.
+// After an overlong text the remaining bytes must not be parsed as the other texts.
 TEST(StoreProtocolTest, GatherWithATextThatIsTooLongIsRefused) {
   const GatherRequest gather = {"key", 3, 7, AsBytes("value"), "label", "unless", "will"};
   const std::vector<std::byte> frame = EncodeGather(gather, 0);

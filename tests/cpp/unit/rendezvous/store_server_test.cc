@@ -1,4 +1,4 @@
-// The store as ranks use it. What strangers do to it is in store_strangers_test.cc.
+// The store as ranks use it. store_strangers_test.cc tests it against strangers.
 #include "rendezvous/store_server.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@
 namespace horoscale {
 namespace {
 
-constexpr double kLong = 30;  // seconds; a test that waits so long has failed
+constexpr double kLong = 30;  // seconds; a test that waits this long has failed
 
 std::vector<std::byte> Bytes(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
@@ -189,7 +189,7 @@ TEST_F(JoinTest, AWillChangesNoValue) {
   EXPECT_EQ(*Connect()->Get(key, kLong), Bytes("my own words"));
 }
 
-// Of three, the second joins and ends before the others have come.
+// Of three parties, the second joins and ends before the others join.
 TEST_F(JoinTest, NobodyWaitsForOneWhoseProcessHasEnded) {
   const auto join = [](uint32_t place) {
     GatherRequest request = Join(place);
@@ -197,7 +197,7 @@ TEST_F(JoinTest, NobodyWaitsForOneWhoseProcessHasEnded) {
     return request;
   };
   auto gone = Connect();
-  gone->EndBy(Deadline::After(0.05));  // nobody else has come by then
+  gone->EndBy(Deadline::After(0.05));  // nobody else has joined by then
   EXPECT_FALSE(gone->Gather(join(1), kLong).ok());
   gone.reset();
   for (const uint32_t place : {0u, 2u}) {
@@ -282,7 +282,8 @@ TEST_F(StoreServerTest, StopEndsAWaitingGetAndIsFinalForTheClient) {
 }
 
 TEST_F(StoreServerTest, AClientWaitsForAServerThatComesLater) {
-  // A bound socket that doesn't listen keeps the port for the server, which may bind beside it.
+  // A socket that is bound but doesn't listen reserves the port for the server, which may bind it
+  // too.
   const UniqueFd holder(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));

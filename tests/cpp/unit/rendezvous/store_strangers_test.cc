@@ -1,5 +1,4 @@
-// What strangers and broken clients do to a store server, and that a client of the job doesn't
-// notice.
+// Strangers and broken clients of a store server must not disturb the job's clients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -46,7 +45,7 @@ class StoreStrangersTest : public ::testing::Test {
     client_ = StoreClient::Connect("127.0.0.1", server_->port(), "secret", kLong).TakeValue();
   }
 
-  // The job's own clients, old and new, are served.
+  // Old and new clients of the job are served.
   void ExpectServiceAsUsual() {
     const std::string key = "check " + std::to_string(checks_++);
     EXPECT_TRUE(client_->Set(key, Bytes(key)).ok());
@@ -74,7 +73,7 @@ class StoreStrangersTest : public ::testing::Test {
     EXPECT_TRUE(stream.SendAll(bytes, Soon()).ok());
   }
 
-  // Reads until the server closes; returns what it said before. That it closes is expected.
+  // Reads until the server closes the connection; returns the bytes.
   static std::vector<std::byte> ReadToEnd(ByteStream& stream) {
     std::vector<std::byte> all;
     std::byte byte;
@@ -84,7 +83,7 @@ class StoreStrangersTest : public ::testing::Test {
     return all;
   }
 
-  // As the server's log has it.
+  // As the server logs it.
   static std::string NameOf(const ByteStream& stream) {
     sockaddr_in local{};
     socklen_t length = sizeof(local);
@@ -127,7 +126,7 @@ TEST_F(StoreStrangersTest, AHandshakeThatStopsHalfWayIsCutOff) {
 TEST_F(StoreStrangersTest, GarbageIsRefused) {
   for (const std::string& garbage :
        {std::string("GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: scanner\r\n\r\n"),
-        std::string(100, '\xff'),  // as a length: 4 GiB
+        std::string(100, '\xff'),  // read as a length: 4 GiB
         std::string(100, '\0'), std::string("\x80\x04\x95") + std::string(100, 'p')}) {  // a pickle
     CapturedLog log;
     ByteStream stream = Connect();
@@ -204,7 +203,7 @@ TEST_F(StoreStrangersTest, AReplayedHandshakeIsRefused) {
   ExpectServiceAsUsual();
 }
 
-// Each byte comes in time for the next; the time for all of them counts.
+// Each byte arrives before the next timeout; only the total time is too long.
 TEST_F(StoreStrangersTest, AHandshakeInDripsIsCutOff) {
   Restart({.handshake_seconds = 0.2});
   CapturedLog log;
@@ -216,7 +215,7 @@ TEST_F(StoreStrangersTest, AHandshakeInDripsIsCutOff) {
   for (const std::byte& byte : handshake.TakeOutput()) {
     if (!stream.SendAll(std::span(&byte, 1), Soon()).ok()) break;
     ++sent;
-    if (WaitForDescriptor(stream.fd(), POLLIN, Deadline::After(0.05)).ok()) break;  // the end
+    if (WaitForDescriptor(stream.fd(), POLLIN, Deadline::After(0.05)).ok()) break;  // closed
   }
   EXPECT_LT(sent, 20u);
   EXPECT_TRUE(log.Saw(NameOf(stream) + ": it did not authenticate"));
@@ -255,7 +254,7 @@ TEST_F(StoreStrangersTest, FiveHundredConnectionsTakeNoMoreThanTheBound) {
   CapturedLog log;
   std::vector<ByteStream> strangers;
   for (int i = 0; i < 500; ++i) strangers.push_back(Connect());
-  ExpectServiceAsUsual();  // accepted after all of them
+  ExpectServiceAsUsual();  // accepted after all others
   for (size_t i = 0; i < strangers.size() - kBound; ++i)
     EXPECT_TRUE(ReadToEnd(strangers[i]).empty());
   ExpectServiceAsUsual();
@@ -271,7 +270,7 @@ TEST_F(StoreStrangersTest, WithoutDescriptorsItComesBackToLife) {
   one_more.rlim_cur = static_cast<rlim_t>(lowest_free.get()) + 2;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
   {
-    // The stranger's own end takes the last descriptor; none is left for the server's.
+    // The stranger's end takes the last descriptor, so the server can't accept.
     const ByteStream stranger = Connect();
     EXPECT_TRUE(log.Saw("could not accept a connection"));
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);

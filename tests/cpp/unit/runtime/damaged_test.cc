@@ -1,5 +1,5 @@
-// A rank whose frames are damaged: the other one's operations end, whatever they say. The fuzzer of
-// runtimes looks for more of the same (fuzz/runtime_fuzzer.cc).
+// A rank with damaged frames: the other rank's operations end whatever the frames contain. The
+// fuzzer of runtimes (fuzz/runtime_fuzzer.cc) searches for more cases.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ TEST(DamagedTest, EveryOperationEnds) {
   ConfigureLog(LogLevel::kOff, false, -1);
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::minstd_rand random(seed + 1);
-    // Zeros leave a frame as it is: how much is damaged differs from job to job.
+    // A zero leaves a frame unchanged, so that the share of damaged frames differs between jobs.
     const uint32_t share = 1 + random() % 40;
     std::vector<uint8_t> bytes(400);
     for (uint8_t& one : bytes) {

@@ -35,7 +35,7 @@ TEST(EarlyFrames, AreBoundedInBytes) {
   for (int i = 0; i < 3; ++i) frames.Add(1, Of(1, 1), payload);
   EXPECT_LE(frames.bytes(), size_t{1} << 20);
   frames.Add(2, Of(1, 1), payload);
-  frames.Add(3, Of(1, 1), {});  // after a gap none is of use
+  frames.Add(3, Of(1, 1), {});  // after a gap no frame is usable
   for (int i = 0; i < 100'000; ++i) frames.Add(4, Of(1, 2), {});
   EXPECT_LE(frames.bytes(), size_t{1} << 20);
   const EarlyFrames::Kept kept = frames.Take({1, 1});
@@ -50,7 +50,7 @@ TEST(EarlyFrames, OfSetsThatWillNotBeAreForgotten) {
   const std::byte payload{1};
   frames.Add(1, Of(9, 1), {&payload, 1});
   frames.Add(1, Of(1, 2), {&payload, 1});
-  frames.Add(1, Of(9, 2), {&payload, 1});  // incarnation 2 will be of set 1
+  frames.Add(1, Of(9, 2), {&payload, 1});  // incarnation 2 will belong to set 1
   frames.Add(1, Of(2, 3), {&payload, 1});
   EXPECT_EQ(frames.Take({1, 2}).frames.size(), 1u);
   EXPECT_TRUE(frames.Take({9, 2}).frames.empty());

@@ -1,4 +1,4 @@
-// The engine sleeps no longer than its work allows: what MPI runs by itself wakes nobody.
+// The engine sleeps no longer than its work allows, since operations that MPI runs wake nobody.
 #include "runtime/engine.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace horoscale {
 namespace {
 
-// Notes how long it is asked to sleep, and returns at once.
+// Records the requested sleep times, and returns at once.
 class SleepyTransport final : public Transport {
  public:
   int rank() const override { return 0; }
@@ -72,7 +72,7 @@ class NoWork final : public Engine::Work {
   std::atomic<int> steps{0};
 };
 
-// Each step that it is asked for leaves a callback; both note their thread.
+// Each Step() leaves a callback; both record their thread.
 class WorkWithCallbacks final : public Engine::Work {
  public:
   bool Step() override {
@@ -99,7 +99,7 @@ class WorkWithCallbacks final : public Engine::Work {
   std::vector<std::function<void()>> callbacks_;
 };
 
-// Each look finds one more, up to `most`.
+// Each look finds one more operation, up to `most`.
 class GrowingWork final : public Engine::Work {
  public:
   explicit GrowingWork(size_t most) : most_(most) {}
@@ -135,7 +135,7 @@ TEST(EngineTest, SleepsNoLongerThanItsWorkAllows) {
 }
 
 TEST(EngineTest, LetsWhatIsEnqueuedComeTogetherAsLongAsMoreComes) {
-  // The last look finds no more than the one before; there is always more in the second case.
+  // The last look finds nothing new in the first case; in the second there is always more.
   for (const size_t most : {size_t{1}, std::numeric_limits<size_t>::max()}) {
     SleepyTransport transport;
     GrowingWork work(most);
@@ -148,7 +148,7 @@ TEST(EngineTest, LetsWhatIsEnqueuedComeTogetherAsLongAsMoreComes) {
   }
 }
 
-// By itself it looks twice a second.
+// On its own it polls twice a second.
 TEST(EngineTest, LooksAtTheTransportWhenThatSaysSo) {
   constexpr int kLooks = 50;
   SleepyTransport transport;
@@ -167,7 +167,7 @@ TEST(EngineTest, LooksAtTheTransportWhenThatSaysSo) {
   engine.Stop();
 }
 
-// The progress thread may have the engine just then.
+// The progress thread may hold the engine at this moment.
 TEST(EngineTest, AShortTurnIsMadeByItsCallerButNotItsCallbacks) {
   SleepyTransport transport;
   WorkWithCallbacks work;

@@ -1,4 +1,4 @@
-// What a rank makes of peers that end, stall or send nonsense.
+// How a rank handles peers that end, stall or send garbage.
 #include <atomic>
 
 #include "core/codec.h"
@@ -20,7 +20,7 @@ TEST(Faults, ASetThatIsRegisteredAfterAMemberLeftIsLost) {
   ranks.Run([&](int rank, Runtime& runtime) {
     const auto add = AddSet({1, 2});
     if (rank == 1) {
-      // Has asked for the set, then hears nothing until rank 2 has it and is gone.
+      // Requests the set, then blocks until rank 2 has it and has left.
       ASSERT_TRUE(runtime.Enqueue(add, true).ok());
       const auto barrier = Barrier();
       std::atomic<bool> over{false};
@@ -58,7 +58,7 @@ TEST(Faults, AStallLimitEndsTheOperationOnAllMembersAndNamesTheMissing) {
   config.stall_shutdown_seconds = 0.01;
   Ranks ranks(4, config);
   ranks.Run([](int rank, Runtime& runtime) {
-    if (rank % 2 == 1) return;  // never calls
+    if (rank % 2 == 1) return;  // never calls it
     std::vector<float> data(4);
     const Status status = Call(runtime, Allreduce(data, "gradient"));
     EXPECT_EQ(status.code(), StatusCode::kRankFailed);
@@ -72,7 +72,8 @@ TEST(Faults, AStallLimitEndsTheOperationOnAllMembersAndNamesTheMissing) {
   EXPECT_EQ(Call(ranks.runtime(1), Allreduce(data)).code(), StatusCode::kRankFailed);
 }
 
-// Rank 0 is a bare transport: it plans a registration, tells one of the others, and dies.
+// Rank 0 is a bare transport: it plans a registration, sends the plan to one of the others, and
+// dies.
 class HalfRegistration : public ::testing::Test, private TransportSink {
  protected:
   HalfRegistration() {
@@ -87,8 +88,8 @@ class HalfRegistration : public ::testing::Test, private TransportSink {
 
   Runtime& rank(int number) { return *runtimes_[number - 1]; }
 
-  // Once both have asked for this, the plan of the global set goes on with it, for those who hear
-  // of it.
+  // Once both have requested the operation, adds it to the plan of the global set, which goes to
+  // `hearers` only.
   void Plan(const OperationPtr& operation, std::initializer_list<int> hearers) {
     while (reports_ < 2) {
       coordinator_->Arm();
@@ -148,7 +149,7 @@ TEST_F(HalfRegistration, ASetThatOneMemberHasRemovedIsLostOnTheOther) {
   ExpectUnusable(rank(2), 1);
 }
 
-// A rank whose only peer is a bare transport, so that anything can be sent to it.
+// A rank whose only peer is a bare transport, so that a test can send it anything.
 class OneRank {
  public:
   explicit OneRank(int rank) : peer_(1 - rank) {
@@ -160,7 +161,7 @@ class OneRank {
         std::make_unique<Runtime>(Config(), TopologyOf(rank, hosts), (*fabric)->Endpoint(rank));
   }
 
-  // What an allreduce gives when the peer sends this frame instead of taking part.
+  // The result of an allreduce whose peer sends this frame instead of participating.
   Status CallWhilePeerSends(FrameKind kind, std::span<const std::byte> payload) {
     const auto operation = Allreduce(data_, "x");
     if (Status status = runtime_->Enqueue(operation, false); !status.ok()) return status;
@@ -183,7 +184,7 @@ std::vector<std::byte> Bytes(size_t count, int value) {
 
 struct Nonsense {
   const char* name;
-  int rank;  // that receives it
+  int rank;  // the receiver
   FrameKind kind;
   std::vector<std::byte> payload;
 };

@@ -10,14 +10,14 @@ constexpr double kPollSeconds = 0.25e-6;
 constexpr double kQuickYield = 0.5e-6;
 constexpr double kLongYield = 20e-6;
 
-// A thread that nobody has anything for, and whose yields all take as long.
+// A thread that waits in vain, and whose yields all take the same time.
 struct Waiter {
   IdlePolicy policy;
   double now = 100;
   int polls = 0;
   int yields = 0;
 
-  // Polls until the policy has it yield or sleep; whether it yielded.
+  // Polls until the policy tells it to yield or sleep; returns whether it yielded.
   bool UntilYield(double yield_seconds) {
     do {
       ++polls;
@@ -29,7 +29,7 @@ struct Waiter {
     policy.OnYielded(yield_seconds);
     return true;
   }
-  // Waits until it sleeps; for how long it did.
+  // Waits until it sleeps; returns for how long.
   double UntilSleep(double yield_seconds) {
     const double began = now;
     while (UntilYield(yield_seconds)) {
@@ -43,7 +43,7 @@ TEST(IdlePolicy, PollsBeforeTheFirstYieldWhereItHasACore) {
   Waiter waiter;
   ASSERT_TRUE(waiter.UntilYield(kQuickYield));
   EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
-  // From then on between any two polls.
+  // From then on it yields between any two polls.
   ASSERT_TRUE(waiter.UntilYield(kQuickYield));
   EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 2);
 }
@@ -61,7 +61,7 @@ TEST(IdlePolicy, PollsOnceBetweenYieldsOnASharedCore) {
   waiter.policy.Begin();
   waiter.polls = 0;
   ASSERT_TRUE(waiter.UntilYield(kLongYield));
-  EXPECT_EQ(waiter.polls, 2);  // never without one: the first found that something had moved
+  EXPECT_EQ(waiter.polls, 2);  // never zero: the first poll found progress
   ASSERT_TRUE(waiter.UntilYield(kLongYield));
   EXPECT_EQ(waiter.polls, 3);
 }
@@ -71,14 +71,14 @@ TEST(IdlePolicy, WaitsLongerOnASharedCoreButNotForEver) {
   const double waited = waiter.UntilSleep(kLongYield);
   EXPECT_GE(waited, IdlePolicy::kAllTime);
   EXPECT_LT(waited, IdlePolicy::kAllTime + IdlePolicy::kPolls * kPollSeconds + 2 * kLongYield);
-  // What it took of the core itself is what it may take on one of its own.
+  // On a shared core it may use as much processor time as on its own core.
   EXPECT_LE(waiter.polls * kPollSeconds,
             IdlePolicy::kOwnTime + (IdlePolicy::kPolls + 2) * kPollSeconds);
 }
 
 TEST(IdlePolicy, CountsItsOwnTimeAmongOthersTime) {
   Waiter waiter;
-  // Yields that are just long enough for another process: of each turn a seventh is its own.
+  // Yields just long enough to count as shared: a seventh of each turn is its own time.
   const double yield = IdlePolicy::kSharedYield * 1.01;
   const double waited = waiter.UntilSleep(yield);
   EXPECT_GE(waited, waiter.yields * yield);
@@ -98,7 +98,7 @@ TEST(IdlePolicy, PollsAgainWhereTheOthersHaveGone) {
   EXPECT_EQ(waiter.polls, IdlePolicy::kPolls + 1);
 }
 
-// The system may think that the other has had its share of the core.
+// The scheduler may consider the other process to have had its share of the core.
 TEST(IdlePolicy, AYieldThatFindsNobodyDoesNotMakeTheCoreItsOwn) {
   Waiter waiter;
   ASSERT_TRUE(waiter.UntilYield(kLongYield));
@@ -109,7 +109,7 @@ TEST(IdlePolicy, AYieldThatFindsNobodyDoesNotMakeTheCoreItsOwn) {
   EXPECT_EQ(waiter.polls, 2);
 }
 
-// So many yields that the policy knows how long they take here, and whether they find anybody.
+// Enough yields for the policy to learn how long they take and whether other threads run.
 void Learn(Waiter& waiter, double yield_seconds) {
   while (waiter.yields < IdlePolicy::kSamples + IdlePolicy::kQuickYields) {
     if (!waiter.UntilYield(yield_seconds)) waiter.policy.Begin();
@@ -140,7 +140,7 @@ TEST(IdlePolicy, SeesASharedCoreWhereYieldsAreSlow) {
   EXPECT_EQ(waiter.polls, 2);
 }
 
-// What others take is no measure of what a yield costs, however long it goes on.
+// Time that others use is no measure of a yield's cost, however long it lasts.
 TEST(IdlePolicy, ACoreThatIsSharedFromTheBeginningStaysShared) {
   Waiter waiter;
   Learn(waiter, 1.5 * IdlePolicy::kLongestOwnYield);

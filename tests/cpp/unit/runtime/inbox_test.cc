@@ -1,4 +1,4 @@
-// What is taken by the inbox may wait for more, or has to begin at once.
+// Which operations in the inbox may wait for more, and which must begin at once.
 #include "runtime/inbox.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// join() on the global set, and what it means for the other sets of the rank that joined.
+// join() on the global set, and its effect on the joined rank's other sets.
 #include <barrier>
 
 #include "unit/runtime/ranks.h"
@@ -17,10 +17,10 @@ using testing::Ranks;
 TEST(Join, TheOthersGoOnWithoutTheRankAndAllLearnWhoWasLast) {
   Ranks ranks(3);
   ranks.Run([](int rank, Runtime& runtime) {
-    for (int step = 0; step < rank; ++step) {  // rank 2 has most to do
+    for (int step = 0; step < rank; ++step) {  // rank 2 has the most steps
       std::vector<float> data(10, 1.0f);
       ASSERT_TRUE(Call(runtime, Allreduce(data)).ok());
-      // The ranks that have joined count: an Average divides by all three.
+      // Joined ranks count: an Average divides by all three.
       EXPECT_EQ(data.front(), static_cast<float>(step == 0 ? 2 : 1));
       data.assign(10, 1.0f);
       const auto average = Allreduce(data);
@@ -58,7 +58,7 @@ TEST(Join, AnOperationOfASubsetThatContainsTheRankRaises) {
       const auto join = Join();
       ASSERT_TRUE(Call(runtime, join).ok());
       EXPECT_LT(join->result, 2);
-      // At once, although the other members may not have heard yet that all have joined.
+      // At once, even if the other members do not know yet that all have joined.
       if (rank > 0) {
         std::vector<float> data(10, 1.0f);
         const Status status = Call(runtime, Allreduce(data, "x", 1));

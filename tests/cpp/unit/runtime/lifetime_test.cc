@@ -1,4 +1,4 @@
-// Callbacks, shutdown and what is left to ask afterwards.
+// Callbacks, shutdown, and queries after shutdown.
 #include <atomic>
 
 #include "platform/clock.h"

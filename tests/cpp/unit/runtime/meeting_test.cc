@@ -1,5 +1,5 @@
-// How ranks meet at a real store: what it costs the store, and that an attempt that failed is
-// followed by one that meets.
+// How ranks meet at a real store: the load on the store, and a successful attempt after a failed
+// one.
 #include "runtime/meeting.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 constexpr double kLong = 60;
 constexpr char kSecret[] = "0123456789abcdef0123456789abcdef";
 
-// Threads are dear under the sanitizers.
+// Threads are expensive under the sanitizers.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define HOROSCALE_FEW_THREADS
@@ -66,7 +66,7 @@ class MeetingTest : public ::testing::Test {
   std::unique_ptr<StoreServer> server_ = StoreServer::Start(Secret()).TakeValue();
 };
 
-// Ranks are threads here: a socket each, one more for their neighbours, and the store's.
+// Ranks are threads here: each has a socket, one more for its neighbors, and one at the store.
 TEST_F(MeetingTest, AThousandRanksCostTheStoreTwoRequestsEach) {
   constexpr int kRanksOfHost = 8;
   const int ranks = kManyRanks;

@@ -1,4 +1,4 @@
-// Process sets that their members make, without the other ranks.
+// Process sets that are created by their members alone.
 #include <gmock/gmock.h>
 
 #include <memory>
@@ -60,7 +60,7 @@ TEST(MembersSets, AreMadeUsedAndRemovedWhileOthersDoNothing) {
   EXPECT_THAT(ranks.runtime(0).ProcessSetIds(), ElementsAre(0));
 }
 
-// Two hosts, for the control plane: reports and plans go through a tree.
+// Two hosts for the control plane: reports and plans go through a tree.
 TEST(MembersSets, SpanHosts) {
   Ranks ranks(6, {}, {0, 1, 0, 1, 2, 2});
   ranks.Run([](int rank, Runtime& runtime) {
@@ -132,13 +132,13 @@ TEST(MembersSets, ASetThatHasLostAMemberIsRemovedByEachByItself) {
   });
 }
 
-// A member has left in good order, so that messages among the others go on; one of them is done
-// with the set, and the others are not.
+// A member has left cleanly, so messages among the others continue. One of them has removed the
+// set, the others have not.
 TEST(MembersSets, WhoRemovesALostSetAloneEndsItsMessagesAndNoOthers) {
   Ranks ranks(5);
   int id = 0;
   ranks.Run([&id](int rank, Runtime& runtime) {
-    if (rank == 4) return;  // no member
+    if (rank == 4) return;  // not a member
     const int made = Made(runtime, {0, 1, 2, 3});
     if (rank == 0) id = made;
   });
@@ -164,7 +164,7 @@ TEST(MembersSets, WhoRemovesALostSetAloneEndsItsMessagesAndNoOthers) {
     EXPECT_THAT(status.detail().ranks, ElementsAre(3));
   }
   EXPECT_EQ(Call(other, SendOf(large, 0, 1, id)).code(), StatusCode::kRankFailed);
-  EXPECT_TRUE(Call(other, RecvOf(in, 0, 4, id)).ok());  // it had come before
+  EXPECT_TRUE(Call(other, RecvOf(in, 0, 4, id)).ok());  // it had arrived before
   EXPECT_FALSE(among_others->done.load());
   EXPECT_TRUE(Call(ranks.runtime(2), SendOf(large, 1, 3, id)).ok());
   EXPECT_TRUE(other.Wait(among_others, kDeadlineSeconds).ok());

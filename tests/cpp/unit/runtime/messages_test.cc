@@ -1,4 +1,4 @@
-// Sends and receives of whole runtimes: ranks as threads, and random ones in one thread.
+// Sends and receives of whole runtimes: ranks as threads, and random jobs in one thread.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -128,7 +128,7 @@ TEST(MessagesTest, WhatNobodyReceivesHoldsUpNobodyElse) {
 
 TEST(MessagesTest, OffersBeyondTheBoundAreHeldBackInOrder) {
   Ranks ranks(2);
-  // The first ones use up the credit.
+  // The first sends use up the credit.
   constexpr size_t kMessages = kMaxOffers + kEagerCreditBytes / kEagerOverheadBytes + 50;
   ranks.Run([](int rank, Runtime& runtime) {
     Bytes sent = FilledWith(kMessages, 1);
@@ -211,18 +211,18 @@ TEST(MessagesTest, GoOnAmongTheOthersWhenARankHasLeft) {
   EXPECT_TRUE(second.Wait(sent, kDeadlineSeconds).ok());
   EXPECT_EQ(in, large);
 
-  // Of any: what has come, also as an offer.
+  // A receive from any rank takes a message that has arrived, even as an offer.
   Bytes small = FilledWith(8, 2);
   const auto offered = Enqueued(second, SendOf(large, 0, 1));
   EXPECT_TRUE(Call(second, SendOf(small, 0, 2)).ok());
-  EXPECT_TRUE(Call(first, RecvOf(small, 1, 2)).ok());  // so the offer has come, too
+  EXPECT_TRUE(Call(first, RecvOf(small, 1, 2)).ok());  // so the offer has arrived, too
   EXPECT_TRUE(Call(first, RecvOf(in_any, kAnyPeer, 1)).ok());
   EXPECT_TRUE(second.Wait(offered, kDeadlineSeconds).ok());
   EXPECT_EQ(in_any, large);
 }
 
-// Who receives of any hears of a departure once for each tag. What was on its way to the receive
-// that ended so is taken by the next one.
+// A receive from any rank reports a departure once per tag. A message on its way to the receive
+// that failed goes to the next one.
 TEST(MessagesTest, AReceiveOfAnyIsOfThoseThatAreLeftWhenItIsCalledAgain) {
   Ranks ranks(3);
   Runtime& first = ranks.runtime(0);
@@ -244,7 +244,7 @@ TEST(MessagesTest, AReceiveOfAnyIsOfThoseThatAreLeftWhenItIsCalledAgain) {
     EXPECT_EQ(again->result, 1);
     EXPECT_EQ(in, sent);
   }
-  // Nobody is left who could send.
+  // No possible sender is left.
   second.Shutdown("");
   for (int call = 0; call < 2; ++call) {
     const Status status = Call(first, RecvOf(in, kAnyPeer, 1));
@@ -302,8 +302,8 @@ TEST(MessagesTest, WrongArgumentsAreRefused) {
   EXPECT_EQ(runtime.Enqueue(SendOf(memory, 1, 0, 7), false).code(), StatusCode::kInvalidArgument);
 }
 
-// Many ranks in one thread, whose turns come at random: what they send and receive, in which
-// order, and of which sizes, is random too.
+// Many ranks in one thread, scheduled at random. What they send and receive, the order and the
+// sizes are random too.
 class RandomMessages {
  public:
   explicit RandomMessages(uint32_t seed) : random_(seed) {
@@ -321,7 +321,7 @@ class RandomMessages {
   void Run() {
     Choose();
     size_t begun = 0;
-    // Everything is begun and ends, whatever the order.
+    // Everything begins and ends, whatever the order.
     for (int turn = 0; turn < 2'000'000 && !AllDone(begun); ++turn) {
       if (begun < calls_.size() && random_() % 4 == 0) Begin(calls_[begun++]);
       runtimes_[random_() % runtimes_.size()]->Turn();
@@ -347,8 +347,8 @@ class RandomMessages {
     OperationPtr operation;
   };
 
-  // Messages in the order of their sends; their receives, in the same order for each pair and tag,
-  // come at random places between them.
+  // Messages in send order. Their receives, in the same order for each pair and tag, are inserted
+  // at random positions.
   void Choose() {
     std::vector<Call> sends;
     std::vector<Call> receives;

@@ -21,14 +21,14 @@ TEST(MpiLauncherTest, LaunchersAreKnownByTheirVariables) {
   EXPECT_EQ(open_mpi->size, 4);
   EXPECT_EQ(open_mpi->variable, "OMPI_COMM_WORLD_SIZE");
   EXPECT_EQ(Find({{"PMI_SIZE", "1"}})->size, 1);
-  // mpirun inside of a Slurm step
+  // mpirun within a Slurm step
   EXPECT_EQ(Find({{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "8"}})->size, 8);
 }
 
 TEST(MpiLauncherTest, WhatIsNoLauncher) {
   EXPECT_FALSE(Find({}));
   EXPECT_FALSE(Find({{"SLURM_NTASKS", "4"}}));          // a batch script
-  EXPECT_FALSE(Find({{"SLURM_STEP_NUM_TASKS", "1"}}));  // says nothing of MPI
+  EXPECT_FALSE(Find({{"SLURM_STEP_NUM_TASKS", "1"}}));  // does not mention MPI
   EXPECT_FALSE(Find({{"PMI_SIZE", "many"}}));
   EXPECT_FALSE(Find({{"OMPI_COMM_WORLD_SIZE", "0"}}));
 }

@@ -1,5 +1,5 @@
-// Ranks whose process sets use MPI's own collectives, over a double of MPI: what they make of
-// peers that leave, contradict or fail while MPI is at work.
+// Ranks whose process sets use MPI's own collectives, over the MPI double: how they handle peers
+// that leave, contradict or fail while MPI runs an operation.
 #include <gmock/gmock.h>
 
 #include <ctime>
@@ -48,7 +48,7 @@ class MpiRuntime : public ::testing::Test {
   Runtime& of(int rank) { return *runtimes_[static_cast<size_t>(rank)]; }
   std::vector<float>& data(int rank) { return data_[static_cast<size_t>(rank)]; }
 
-  // An allreduce in MPI's hands on all ranks, which goes on with Release() only.
+  // An allreduce on all ranks that is in MPI's hands until Release().
   std::vector<OperationPtr> StartHeld(const std::string& name) {
     mpi_.Hold();
     const int before = mpi_.begun();
@@ -148,7 +148,7 @@ TEST_F(MpiRuntime, AMismatchWhileMpiIsAtWorkConcernsItsTensorOnly) {
 TEST_F(MpiRuntime, RanksSleepWhileMpiTakesItsTime) {
   constexpr double kSeconds = 0.3;
   const auto operations = StartHeld("slow");
-  const std::clock_t before = std::clock();  // of the process' processor time
+  const std::clock_t before = std::clock();  // of the process's CPU time
   std::this_thread::sleep_for(std::chrono::duration<double>(kSeconds));
   const double used = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
   EXPECT_LT(used, kSeconds) << "of three ranks together";

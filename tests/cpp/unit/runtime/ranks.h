@@ -21,7 +21,7 @@ class Ranks {
  public:
   using Body = std::function<void(int rank, Runtime& runtime)>;
 
-  // `played`: the hosts of the ranks, for the control plane; empty: all are on one.
+  // `played`: the ranks' hosts as the control plane sees them; empty: one host.
   explicit Ranks(int size, const Config& config = {}, std::vector<uint32_t> played = {}) {
     auto fabric = InprocFabric::Create(size, {}, std::move(played));
     EXPECT_TRUE(fabric.ok());

@@ -1,5 +1,5 @@
-// Ranks on several hosts, whose reports go through one rank of each: the plan is the same, messages
-// are fewer, and the loss of any rank is what it is on one host.
+// Ranks on several hosts, whose reports go through one rank per host: the plan is the same, there
+// are fewer messages, and losing any rank has the same effect as on one host.
 #include <gmock/gmock.h>
 
 #include <barrier>
@@ -23,7 +23,7 @@ const std::vector<uint32_t> kHosts = {0, 0, 0, 1, 1, 1};
 
 float SumOfRanks(int size) { return static_cast<float>(size * (size - 1) / 2); }
 
-// Ranks that take turns, in whatever order a test gives.
+// Ranks that are stepped in the order that a test gives.
 class Turns {
  public:
   explicit Turns(std::vector<uint32_t> hosts, double patience = 1e9) {
@@ -38,7 +38,7 @@ class Turns {
     }
   }
 
-  // One allreduce; the ranks first take a turn each in this order, then as often as it needs.
+  // One allreduce: each rank is stepped once in this order, then as often as necessary.
   void Step(const std::vector<size_t>& order) {
     std::vector<std::vector<float>> data(runtimes_.size(), std::vector<float>(8, 1.0f));
     std::vector<OperationPtr> operations;
@@ -57,7 +57,7 @@ class Turns {
     }
   }
 
-  // Of the metrics of a rank.
+  // Read from a rank's metrics.
   int Counter(size_t rank, const std::string& name) {
     const std::string json = runtimes_[rank]->MetricsJson();
     const size_t at = json.find("\"" + name + "\":");
@@ -72,7 +72,7 @@ class Turns {
 TEST(ReportPath, AHostsReportsOfAStepAreOneMessage) {
   Turns ranks(kHosts);
   const std::vector<size_t> leaves_first = {5, 4, 3, 2, 1, 0};
-  ranks.Step(leaves_first);  // from now on it is in the cache
+  ranks.Step(leaves_first);  // cached from now on
   const int received = ranks.Counter(0, "control_frames_received");
   const int sent = ranks.Counter(0, "control_frames_sent");
   constexpr int kSteps = 10;

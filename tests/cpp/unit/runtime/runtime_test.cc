@@ -66,7 +66,7 @@ TEST_P(RuntimeTest, AsynchronousCallsInADifferentOrderOnEveryRank) {
   });
 }
 
-// 400 KB from each of two ranks: a second one would not fit the bucket.
+// 400 KB from each of two ranks: a second one would exceed the bucket.
 TEST(RuntimeAllgather, RowsCountForTheBucket) {
   Config config;
   config.fusion_threshold_bytes = 1 << 20;
@@ -200,7 +200,7 @@ TEST(Runtime, SurvivorsNameTheFirstCause) {
     EXPECT_EQ(status.code(), StatusCode::kRankFailed);
     EXPECT_EQ(status.detail().ranks, std::vector<int>{2}) << status.message();
     EXPECT_NE(status.message().find("ValueError: no data"), std::string::npos);
-    runtime.Shutdown("RankFailedError");  // a victim passes the first cause on
+    runtime.Shutdown("RankFailedError");  // a failed rank passes on the first cause
   });
 }
 
@@ -239,7 +239,7 @@ TEST(ProcessSets, AreAddedUsedAndRemovedWithTheSameIdsEverywhere) {
       const auto high = AddSet({2, 3});
       ASSERT_TRUE(Call(runtime, low).ok());
       ASSERT_TRUE(Call(runtime, high).ok());
-      // Freed ids are used again, oldest first.
+      // Freed ids are reused, oldest first.
       EXPECT_EQ(low->result, 1);
       EXPECT_EQ(high->result, 2);
       EXPECT_EQ(runtime.ProcessSetRanks(2), (std::vector<int>{2, 3}));
@@ -270,7 +270,7 @@ TEST(ProcessSets, OneThatDoesNotCallDelaysNoOther) {
     }
     for (int step = 0; step < 20; ++step) {
       if (rank == 0) {
-        EXPECT_FALSE(waiting->done.load());  // rank 1 is not past this step
+        EXPECT_FALSE(waiting->done.load());  // rank 1 has not passed this step
       }
       std::vector<float> data(1000, 1.0f);
       ASSERT_TRUE(Call(runtime, Allreduce(data, "global")).ok());

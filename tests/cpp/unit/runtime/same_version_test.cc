@@ -1,4 +1,4 @@
-// Ranks of different versions: all say which ranks, and which versions.
+// Ranks of different versions: every rank reports which ranks have which versions.
 #include "runtime/same_version.h"
 
 #include <gmock/gmock.h>

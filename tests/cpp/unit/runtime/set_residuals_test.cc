@@ -1,4 +1,4 @@
-// What a set keeps of its tensors: as bytes and back, whatever the bytes are.
+// A set's residuals: saved to bytes and loaded back, and loading of arbitrary bytes.
 #include "runtime/set_residuals.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ SetPlace Place(int rank, std::vector<int> ranks = {0, 1, 2}) {
   return {{.process_set = 1}, std::move(ranks), rank};
 }
 
-// Some tensors that differ in everything.
+// Tensors that differ in every property.
 void Fill(SetResiduals& residuals) {
   const auto small = residuals.Of("a", 0);
   small->Prepare({2, 2, 4096}, HomeOf("a", 0), 100);
@@ -29,7 +29,7 @@ TEST(SetResidualsTest, TensorsHaveTheirOwn) {
   EXPECT_EQ(residuals.Of("a", 0), residuals.Of("a", 0));
   EXPECT_NE(residuals.Of("a", 0), residuals.Of("a", 1));
   EXPECT_NE(residuals.Of("a", 0), residuals.Of("b", 0));
-  EXPECT_EQ(residuals.Of("", 0), nullptr);  // of unnamed operations nothing is kept
+  EXPECT_EQ(residuals.Of("", 0), nullptr);  // unnamed operations keep no residuals
 }
 
 TEST(SetResidualsTest, WhatIsSavedCanBeLoaded) {

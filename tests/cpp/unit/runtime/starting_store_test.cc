@@ -1,4 +1,4 @@
-// What ranks that start learn from the store of one that fails.
+// What starting ranks learn through the store about one that fails.
 #include "runtime/starting_store.h"
 
 #include <gmock/gmock.h>
@@ -16,11 +16,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kLong = 30;  // seconds; a test that waits so long has failed
+constexpr double kLong = 30;  // seconds; a test that waits this long has failed
 
 class StartingStoreTest : public ::testing::Test {
  protected:
-  // Ranks 0 and 1 of a job of two, both at once.
+  // Ranks 0 and 1 of a job of two, in this process.
   std::vector<std::unique_ptr<StartingStore>> Job(const std::string& name) {
     std::vector<std::unique_ptr<StartingStore>> stores(2);
     const auto join = [&](int rank) {
@@ -43,7 +43,7 @@ class StartingStoreTest : public ::testing::Test {
     return options;
   }
 
-  // What a rank hears that waits for the other.
+  // The result for a rank that waits for the other.
   static Status Wait(StartingStore& store, double seconds) {
     const std::string key = store.prefix() + "here";
     return store.Gather({key, 0, 2, {}}, seconds).status();
@@ -93,7 +93,7 @@ TEST_F(StartingStoreTest, TheFirstReasonIsToldToAll) {
   auto stores = Job("init");
   const Status own = stores[1]->Explain(Status(StatusCode::kSystem, "no memory"));
   EXPECT_EQ(own.message(), "no memory");
-  stores[1].reset();  // what it has said itself stays
+  stores[1].reset();  // what it has published stays
   const Status later = stores[0]->Explain(Wait(*stores[0], kLong));
   EXPECT_THAT(later.message(), HasSubstr("the first to fail was rank 1: no memory"));
 }

@@ -9,7 +9,7 @@
 namespace horoscale {
 namespace {
 
-// Until the clock has moved: a wait that is measured takes some time.
+// Spins until the clock has advanced, so that a measured wait is above zero.
 double Later(double seconds = 1e-4) {
   const double until = MonotonicSeconds() + seconds;
   double now = MonotonicSeconds();
@@ -24,12 +24,12 @@ class StepTimesTest : public ::testing::Test {
 };
 
 TEST_F(StepTimesTest, AStepIsFromOneSubmissionOfANameToTheNext) {
-  times_.OnSubmitted("first", 1);  // seen once, as all that a start does
+  times_.OnSubmitted("first", 1);  // seen only once, like all start-up operations
   for (const double at : {2.0, 4.0, 5.0}) {
     times_.OnSubmitted("weight", at);
     times_.OnSubmitted("bias", at + 0.5);
   }
-  EXPECT_EQ(times_.totals().steps, 1u);  // two begin the count
+  EXPECT_EQ(times_.totals().steps, 1u);  // the first two uses start the count
   EXPECT_DOUBLE_EQ(times_.totals().seconds, 1);
 }
 
@@ -51,7 +51,7 @@ TEST_F(StepTimesTest, ANameThatComesNoMoreIsGivenUp) {
 TEST_F(StepTimesTest, NamesThatNeverComeAgainTakeNoMemoryForEver) {
   for (int i = 0; i < 100000; ++i) times_.OnSubmitted("once " + std::to_string(i), i);
   EXPECT_EQ(times_.totals().steps, 0u);
-  // The first one is forgotten: it has to come twice to begin the count.
+  // The first use is forgotten, so two more are needed to start the count.
   for (int i = 0; i < 3; ++i) times_.OnSubmitted("once 0", 100000 + i);
   EXPECT_EQ(times_.totals().steps, 1u);
 }
@@ -66,7 +66,7 @@ TEST_F(StepTimesTest, BlockedTimeIsExposedWhereABucketIsExecutedAndWaitingElsewh
   const double executed = Later();
   const double done = Later();
   times_.OnExecuted(executed, done);
-  times_.OnExecuted(executed, done);  // another set's, at the same time
+  times_.OnExecuted(executed, done);  // on another set, at the same time
   waits_.End();
   times_.OnSubmitted("weight", begin + 1);
   const StepTotals& totals = times_.totals();

@@ -57,7 +57,7 @@ TEST_F(TimelineTest, HasThePhasesOfEachTensor) {
 TEST_F(TimelineTest, TellsWhenTheProgramWaited) {
   Timeline timeline(0);
   ASSERT_TRUE(timeline.Start(Path(), false).ok());
-  timeline.OnWaited(*DoneOperation("x"), 2.0, 2.0);  // it was done already
+  timeline.OnWaited(*DoneOperation("x"), 2.0, 2.0);  // it was already done
   timeline.OnWaited(*DoneOperation("x"), 2.0, 2.5);
   ASSERT_TRUE(timeline.Stop().ok());
   const std::string text = ReadFile(Path());

@@ -32,7 +32,7 @@ TEST(Topology, CrossRanksCountOnlyHostsThatHaveTheLocalRank) {
   const std::vector<std::string> hosts = {"a", "a", "b", "c", "c"};
   const Topology second_of_c = TopologyOf(4, hosts);
   EXPECT_EQ(second_of_c.local_rank, 1);
-  EXPECT_EQ(second_of_c.cross_rank, 1);  // after a; b has no second rank
+  EXPECT_EQ(second_of_c.cross_rank, 1);  // after host a; host b has no second rank
   EXPECT_EQ(second_of_c.cross_size, 2);
   EXPECT_FALSE(second_of_c.homogeneous);
   EXPECT_EQ(TopologyOf(3, hosts).cross_rank, 2);

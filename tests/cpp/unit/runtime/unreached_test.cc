@@ -1,5 +1,5 @@
-// A rank that can't be reached by one other alone, and data that can't be delivered before the end:
-// nobody waits for what never comes.
+// A rank that a single peer can't reach, and data that can't be delivered before the end: nobody
+// may wait for what never arrives.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ using ::testing::HasSubstr;
 class FaultyTransport final : public RelayedTransport {
  public:
   struct Faults {
-    std::vector<int> undelivered;  // at the end
-    Goodbye goodbye;               // that was said
+    std::vector<int> undelivered;  // ranks without all data at the end
+    Goodbye goodbye;               // the goodbye sent
     std::atomic<int> unreached{-1};
   };
   FaultyTransport(std::unique_ptr<Transport> inner, Faults& faults)
@@ -57,7 +57,7 @@ class FaultyTransport final : public RelayedTransport {
   int lost_ = -1;
 };
 
-// Three ranks, of which rank 0 has the faults.
+// Three ranks; rank 0 has the faults.
 class Unreached : public ::testing::Test {
  protected:
   Unreached() {
@@ -70,7 +70,7 @@ class Unreached : public ::testing::Test {
           std::make_unique<Runtime>(Config(), TopologyOf(rank, hosts), std::move(transport)));
     }
   }
-  // What comes of an allreduce of all ranks at this one.
+  // The result of an allreduce of all ranks on this one.
   Status Reduce(int rank, const std::string& name) {
     std::vector<float> data(8, 1.0f);
     const OperationPtr operation = Allreduce(data, name);
@@ -86,7 +86,7 @@ class Unreached : public ::testing::Test {
 
 TEST_F(Unreached, WhoCanNotReachARankTellsTheOthersOfItsSets) {
   faults_.unreached = 2;
-  const Status status = Reduce(1, "x");  // rank 0 takes no part, and does not end
+  const Status status = Reduce(1, "x");  // rank 0 neither participates nor ends
   EXPECT_EQ(status.code(), StatusCode::kRankFailed);
   EXPECT_THAT(status.message(), HasSubstr("rank 2 failed: no way"));
   EXPECT_THAT(status.detail().ranks, ElementsAre(2));

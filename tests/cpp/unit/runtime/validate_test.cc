@@ -112,10 +112,10 @@ TEST(ValidateMembership, AReducescatterNeedsRoomForTheOwnRows) {
   const OperationPtr scatter = Make(OpKind::kReducescatter, {1});
   scatter->tensors[0].out = nullptr;
   EXPECT_TRUE(ValidateRequest(*scatter).ok());
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());  // the row is rank 1's
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());  // the row belongs to rank 1
   EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());
   scatter->splits = {0, 1};
-  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());  // now it is rank 2's
+  EXPECT_TRUE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 1).ok());  // now it belongs to rank 2
   EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());
   scatter->splits = {1, 1};  // more rows than there are
   EXPECT_FALSE(ValidateMembership(*scatter, {1, 2}, {1, 2}, 2).ok());

@@ -1,4 +1,4 @@
-// What is said of ranks that wait: reports across sets, and the answer to SIGUSR2.
+// Reports on ranks that wait for each other across sets, and the response to SIGUSR2.
 #include <signal.h>
 
 #include <latch>
@@ -16,7 +16,7 @@ using testing::Call;
 using testing::Enqueued;
 using testing::Ranks;
 
-// The periods are looked at twice a second.
+// The periods are checked twice a second.
 Config ImpatientConfig() {
   Config config;
   config.stall_warning_seconds = 0.2;
@@ -31,7 +31,7 @@ TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
     std::vector<float> x(4);
     std::vector<float> y(4);
     if (rank == 0) {
-      // It takes no part in either: rank 0 hears of the others' circle all the same.
+      // It is in neither set, but rank 0 is notified of the others' cycle.
       EXPECT_TRUE(log.Saw("ranks wait for each other"));
       EXPECT_TRUE(log.Saw(", waiting for rank 2; rank 2 has been blocked in "));
       ranks.runtime(1).Shutdown("");
@@ -47,7 +47,7 @@ TEST(Waits, CrossedBlockingCallsOnTwoSetsAreRecognised) {
             std::string::npos);
 }
 
-// What each rank says of an unnamed call has to fit what the coordinator of its set says.
+// A rank's description of an unnamed call must match that of its set's coordinator.
 TEST(Waits, CrossedCallsWithoutNamesAreRecognised) {
   CapturedLog log;
   Ranks ranks(3, ImpatientConfig());

@@ -1,4 +1,4 @@
-// Compiled with GNU's C++ library, as TensorFlow is.
+// Compiled with libstdc++, like TensorFlow.
 #include "tensorflow/native/gnu_function.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(GnuFunctionTest, CallsAndDestroysWhatIsKeptOnTheHeap) {
   {
     const GnuFunction taken(&source);
     EXPECT_FALSE(source);
-    source = nullptr;  // TensorFlow's own is gone before the call
+    source = nullptr;  // TensorFlow's own object is destroyed before the call
     EXPECT_EQ(calls.use_count(), 2);
     taken();
     taken();

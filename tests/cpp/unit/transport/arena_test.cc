@@ -19,7 +19,7 @@ class ArenaTest : public ::testing::Test {
     Result<std::byte*> block = arena_->Allocate(bytes);
     return block.ok() ? *block : nullptr;
   }
-  // Memory that the kernel has given for the arena.
+  // Memory that the kernel has committed for the arena.
   size_t ResidentBytes() const {
     struct stat info;
     EXPECT_EQ(fstat(arena_->fd(), &info), 0);
@@ -31,7 +31,7 @@ class ArenaTest : public ::testing::Test {
 
 TEST_F(ArenaTest, BlocksAreDisjointZeroedAndUsedAgain) {
   std::mt19937 random(3);
-  std::map<std::byte*, std::pair<size_t, std::byte>> live;  // → bytes, what they were filled with
+  std::map<std::byte*, std::pair<size_t, std::byte>> live;  // address → bytes, fill pattern
   for (int i = 0; i < 3000; ++i) {
     if (live.size() < 50 || random() % 2 == 0) {
       const size_t bytes = random() % 40'000;

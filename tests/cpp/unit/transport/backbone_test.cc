@@ -1,4 +1,4 @@
-// The links that are made at the start: few, and enough.
+// The links that are made at start-up: few, and sufficient.
 
 #include "transport/tcp/backbone.h"
 
@@ -19,7 +19,7 @@ bool Contains(const std::vector<int>& ranks, int rank) {
   return std::binary_search(ranks.begin(), ranks.end(), rank);
 }
 
-// The ranks of the hosts one behind the other, or mixed.
+// Ranks assigned to hosts in blocks, or round-robin.
 std::vector<uint32_t> RandomHosts(std::minstd_rand& random, uint32_t count) {
   std::vector<uint32_t> hosts;
   for (uint32_t host = 0; host < count; ++host) hosts.insert(hosts.end(), 1 + random() % 6, host);
@@ -55,8 +55,8 @@ TEST(Backbone, LinksEveryRankWithEveryHostAndBothSidesAgree) {
   }
 }
 
-// On hosts of equal size: one link to each other host, and what the report tree adds at the ranks
-// that speak for their hosts.
+// On hosts of equal size: one link to each other host, plus those of the report tree at each host's
+// representative.
 TEST(Backbone, IsSmall) {
   std::vector<uint32_t> hosts;
   for (uint32_t host = 0; host < 32; ++host) hosts.insert(hosts.end(), 8, host);

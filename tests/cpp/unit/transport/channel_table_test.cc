@@ -121,7 +121,7 @@ TEST_F(ChannelTableTest, ChannelsThatOnlyPeersOpenedEndWithTheirSet) {
       ASSERT_TRUE(NoticeOf(channel, 1, Type::kClosed).ok());
     }
     table_.Forget(channel);
-    // What was still on its way.
+    // Notices that were still in flight.
     ASSERT_TRUE(NoticeOf(channel, 2, Type::kClosed, 0, true).ok());
     ASSERT_TRUE(NoticeOf(channel, 1, Type::kOpened, 0, true).ok());
   }
@@ -142,7 +142,7 @@ TEST_F(ChannelTableTest, WhatIsOpenHereIsNotForgotten) {
 TEST_F(ChannelTableTest, WhatALostRankOpenedAloneIsForgotten) {
   for (uint32_t i = 0; i < 4096; ++i) ASSERT_TRUE(NoticeOf({i, 1}, 1, Type::kOpened).ok());
   table_.OnRankLost(1);
-  // As if it had never been there.
+  // As if it had never existed.
   EXPECT_EQ(NoticeOf({7, 1}, 1, Type::kClosed).code(), StatusCode::kProtocol);
   for (uint32_t i = 0; i < 4096; ++i) ASSERT_TRUE(NoticeOf({i, 1}, 1, Type::kOpened).ok());
 }

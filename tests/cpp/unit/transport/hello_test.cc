@@ -1,4 +1,4 @@
-// What ranks of different versions say of each other when they make a link.
+// The errors of ranks of different versions that make a link.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(TcpHello, ARankOfAnotherVersionIsNamed) {
   EXPECT_TRUE(DecodeTcpHello(bytes, own, {3}, "10.0.0.7:4711").ok());
 }
 
-// Both sides send first and then look.
+// Both sides send first, then read.
 TEST(LinkHello, BothSidesNameTheRanksAndTheirVersions) {
   auto [near, far] = UnixPair().TakeValue();
   const Deadline deadline = Deadline::After(30);

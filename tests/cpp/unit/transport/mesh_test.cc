@@ -1,4 +1,4 @@
-// Start-up of the shared memory transport: ranks are threads here, and some do it wrong.
+// Start-up of the shared memory transport. Ranks are threads here, and some misbehave.
 
 #include "transport/shm/mesh.h"
 
@@ -39,7 +39,7 @@ ShmConfig Config(int rank, int size) {
   return config;
 }
 
-// Starts all ranks at once; by rank, how that went.
+// Starts all ranks at once; returns the status of each.
 std::vector<Status> StartAll(Store& store, const std::vector<ShmConfig>& configs) {
   return StartTogether(configs.size(),
                        [&](size_t i) { return ShmTransport::Create(configs[i], store); });
@@ -79,7 +79,7 @@ TEST(MeshTest, RanksThatDoNotComeAreNamed) {
   MemoryStore store;
   std::vector<ShmConfig> configs = {Config(0, 4), Config(2, 4)};
   for (ShmConfig& config : configs) config.mesh.seconds = 0.1;
-  // Both wait for so long, or one for a moment longer, alone.
+  // Both wait for the timeout; one may outlast the other for a moment.
   for (const Status& status : StartAll(store, configs)) {
     EXPECT_EQ(status.code(), StatusCode::kTimeout);
     EXPECT_THAT(status.message(), HasSubstr("did not start within"));
@@ -87,7 +87,7 @@ TEST(MeshTest, RanksThatDoNotComeAreNamed) {
   }
 }
 
-// Rank 1 of two says where it listens, and then does nothing.
+// Rank 1 of two publishes its address, and then does nothing.
 class Silent {
  public:
   explicit Silent(Store& store)
@@ -164,7 +164,7 @@ TEST(MeshTest, DifferentSettingsAreSaid) {
   }
 }
 
-// Connects to rank 0 as soon as it can be found, in every way that a stranger may, and stays.
+// Connects to rank 0 as soon as it can be found, in every way open to a stranger, and stays.
 TEST(MeshTest, StrangersDoNoHarm) {
   MemoryStore memory;
   OverheardStore store(memory, "7/shm/0");
@@ -174,7 +174,7 @@ TEST(MeshTest, StrangersDoNoHarm) {
     const std::string name = published.get();
     const Deadline deadline = Deadline::After(kPatience);
     for (int i = 0; i < 3; ++i) {
-      strangers.push_back(ConnectUnix(name, deadline).TakeValue());  // and says nothing
+      strangers.push_back(ConnectUnix(name, deadline).TakeValue());  // and sends nothing
       ByteStream garbage = ConnectUnix(name, deadline).TakeValue();
       const std::vector<std::byte> noise(1000, std::byte{0x5a});
       ASSERT_TRUE(garbage.SendAll(noise, deadline).ok());

@@ -18,7 +18,7 @@ class Nowhere final : public MessagePost {
                  const std::shared_ptr<const void>&, uint32_t*) override {}
 };
 
-// Rank 0, which its peers reach by messages.
+// Rank 0, whose peers are reached by messages.
 class MessageChannelsTest : public ::testing::Test {
  protected:
   Status Opened(int from, ChannelId channel, bool is_over = false) {
@@ -73,7 +73,7 @@ TEST_F(MessageChannelsTest, AClosedChannelWaitsForNoLostRank) {
   EXPECT_TRUE(Open(channel).ok()) << "nothing of it is left";
 }
 
-// Notes what is posted, to ranks to which there is a link or not.
+// Records what is posted, to linked and unlinked ranks.
 class LazyPost final : public MessagePost {
  public:
   void PostMessage(int rank, const MessageHeader& header) override {
@@ -183,7 +183,7 @@ TEST_F(LazyChannels, AnExchangeThatEndsWaitsNoMore) {
   EXPECT_EQ(post_.opened[3], 0);
 }
 
-// Members that never had a link would have to open it otherwise.
+// Without forgetting it, members that never had a link would have to make one.
 TEST_F(LazyChannels, AChannelThatIsOverIsForgottenWhenItIsClosed) {
   for (uint32_t incarnation = 2; incarnation < 5; ++incarnation) {
     const std::vector<int> ranks = {0, 1, 2, 3};

@@ -1,5 +1,5 @@
-// Messages between hosts that are changed, left out, repeated or moved on their way: nothing of
-// them, and nothing behind them, is believed.
+// Messages between hosts that are modified, dropped, repeated or reordered on the way: the reader
+// accepts neither them nor anything after them.
 
 #include "transport/tcp/message_tags.h"
 
@@ -41,7 +41,7 @@ Message Chunk(uint32_t bytes, bool sealed) {
   return chunk;
 }
 
-// What the writer puts on the wire.
+// The bytes that the writer puts on the wire.
 std::vector<std::byte> Wire(const std::vector<Message>& messages, const MessageKey& key = kKey) {
   auto [near, far] = UnixPair().TakeValue();
   MessageWriter writer(key);
@@ -74,7 +74,7 @@ class Collector final : public MessageReader::Handler {
   std::vector<Message> messages;
 };
 
-// What a reader makes of it, in pieces of `step` bytes.
+// The messages that a reader decodes from it, in pieces of `step` bytes.
 Status Read(std::span<const std::byte> wire, std::vector<Message>* messages, size_t step = 1000) {
   MessageReader reader(4096, kKey);
   Collector collector;

@@ -30,7 +30,7 @@ class StagingTest : public ::testing::Test {
   StagingControl& control() { return *reinterpret_cast<StagingControl*>(area_.get()); }
 
   static std::vector<std::byte> Message(size_t bytes, uint32_t seed) {
-    // No word is right at another place of its message, nor in another one.
+    // Every word is unique across positions and messages, so that a misplaced one is detected.
     std::vector<uint32_t> words(bytes / sizeof(uint32_t) + 1);
     std::iota(words.begin(), words.end(), seed << 24);
     std::vector<std::byte> message(bytes);
@@ -38,7 +38,7 @@ class StagingTest : public ::testing::Test {
     return message;
   }
 
-  // As the system copies it from the sender's memory.
+  // Like the system call that copies from the sender's memory.
   static void Read(const std::vector<std::byte>& from, const StagingReader::Piece& piece,
                    std::vector<std::byte>& into) {
     ASSERT_LE(piece.offset + piece.bytes, from.size());
@@ -135,7 +135,7 @@ TEST_F(StagingTest, AFullAreaHoldsUpItsSenderOnly) {
   EXPECT_TRUE(writer.Step());
 }
 
-// What the sender is copying is left to it, unless that takes long.
+// A piece that the sender is copying is left to it, unless that takes too long.
 TEST_F(StagingTest, NoPieceIsLeftToASenderThatHasStopped) {
   const auto sent = Message(kLeastStagedBytes, 3);
   std::vector<std::byte> received(sent.size());
@@ -166,7 +166,7 @@ TEST_F(StagingTest, AnEarlierUseMeansNothing) {
   EXPECT_EQ(received, second);
 }
 
-// Another process that went wrong makes a wrong message, and nothing worse.
+// A faulty process at the other end can corrupt the message, but nothing else.
 TEST_F(StagingTest, ImpossibleCountersAreHarmless) {
   const auto sent = Message(kLarge, 1);
   std::vector<std::byte> received(kLarge);
@@ -198,7 +198,7 @@ TEST_F(StagingTest, TwoThreads) {
     });
     while (!reader.IsDone()) {
       if (reader.TakeStaged() > 0) continue;
-      // Now and then the sender has all the time.
+      // Every third time the reader leaves the copying to the sender.
       if (use % 3 == 0) {
         std::this_thread::yield();
       } else if (const auto piece = reader.NextUnread(use % 3 == 1)) {

@@ -24,7 +24,8 @@ TEST(StreamChoiceTest, OneStreamIsUsedWhereTheNetworkIsSlow) {
   EXPECT_EQ(choice.used(), 4u);
 }
 
-// Together four carry no more than one, so that each has less than is worth several.
+// Four streams together carry no more than one, so each falls below the rate that justifies
+// several.
 TEST(StreamChoiceTest, ANetworkThatStreamsShareIsNotTriedForEver) {
   StreamChoice choice(4, false);
   size_t tries = 0;

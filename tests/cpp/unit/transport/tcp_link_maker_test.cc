@@ -47,13 +47,13 @@ std::unique_ptr<TcpLinkMaker> Start(const TcpLinkTerms& terms, TcpDoor door,
   return maker.TakeValue();
 }
 
-// What is made next; nothing if that takes too long.
+// The next link to be made; none on timeout.
 std::vector<TcpLinkMaker::Made> Next(TcpLinkMaker& maker, double seconds = kPatience) {
   (void)WaitForDescriptor(maker.fd(), POLLIN, Deadline::After(seconds));
   return maker.Take();
 }
 
-// Why the link to the rank, which is called already, can't be made.
+// Why the link to the rank, which has already been called, can't be made.
 std::string WhyNot(TcpLinkMaker& maker, int rank) {
   const auto made = Next(maker);
   if (made.size() != 1) return "there are " + std::to_string(made.size()) + " answers";
@@ -90,7 +90,7 @@ void ExpectToHear(ByteStream& stream, uint8_t what) {
   EXPECT_EQ(byte, static_cast<std::byte>(what));
 }
 
-// Both have the link, and each stream of one side is the stream of that number of the other.
+// Both have the link, and streams of equal number are connected.
 void ExpectOneLink(Pair& pair) {
   std::vector<TcpStreams> ends;
   for (auto& maker : pair.makers) {
@@ -153,7 +153,7 @@ TEST(TcpLinkMaker, WhoIsTakenForLostIsToldSo) {
   EXPECT_THAT(WhyNot(*pair.makers[1], 0), HasSubstr("considers this rank lost"));
 }
 
-// By then others have had the time to tell why.
+// By then others have had time to report the cause.
 TEST(TcpLinkMaker, ARankThatIsGoneIsGivenUpAfterAWhile) {
   Pair pair(false, "secret", 1);
   pair.makers[1].reset();
@@ -167,7 +167,7 @@ TEST(TcpLinkMaker, AStrangerInThePeersPlaceIsGivenUpAfterAWhile) {
   EXPECT_THAT(WhyNot(*pair.makers[0], 1), HasSubstr("different secrets"));
 }
 
-// While strangers hold all descriptors of this process, too.
+// Even while strangers hold all descriptors of this process.
 TEST(TcpLinkMaker, ACallWithoutADescriptorIsTriedAgainDuringTheStart) {
   Pair pair(false, "secret", 30, /*is_starting=*/true);
   rlimit before;
@@ -205,7 +205,7 @@ TEST(TcpLinkMaker, ACallIsForgottenWithItsRank) {
   EXPECT_TRUE(Next(*pair.makers[0], 0.5).empty());
 }
 
-// The kernel answers for a process that is stopped.
+// The kernel answers for a stopped process.
 TEST(TcpLinkMaker, StopDoesNotWaitForACall) {
   TcpDoor silent = OpenDoor();
   auto maker = Start(TermsOf(0), OpenDoor(), {{1, silent.places}});
@@ -215,7 +215,7 @@ TEST(TcpLinkMaker, StopDoesNotWaitForACall) {
   EXPECT_LT(MonotonicSeconds() - before, 1);
 }
 
-// A peer made by hand.
+// A peer implemented by the test.
 class CallerByHand : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,5 @@
-// How ranks of several hosts find each other and make their first links, among strangers.
+// How ranks on several hosts find each other and make their first links, in the presence of
+// strangers.
 
 #include "transport/tcp/tcp_mesh.h"
 
@@ -44,7 +45,7 @@ TcpMeshConfig MeshConfigOf(int rank, int size) {
   return config;
 }
 
-// Starts all at once; by rank, how that went.
+// Starts all ranks at once; returns the status of each.
 std::vector<Status> StartAll(Store& store, const std::vector<TcpMeshConfig>& configs) {
   return StartTogether(configs.size(), [&](size_t i) { return ConnectTcpMesh(configs[i], store); });
 }
@@ -84,7 +85,7 @@ TEST(TcpMeshTest, AWrongSecretIsRefused) {
   EXPECT_THAT(statuses[1].message(), HasSubstr("rank 1 can't reach rank 0"));
 }
 
-// As rank 1, of a rank 0 that says it is reached at this place.
+// Acts as rank 1 towards a rank 0 that publishes this address.
 Status ConnectToPlace(const std::string& place, const std::function<void(TcpMeshConfig&)>& change) {
   MemoryStore store;
   TcpMeshConfig config = MeshConfigOf(1, 2);
@@ -119,7 +120,7 @@ TEST(TcpMeshTest, ACallWithoutAnAnswerSaysWhereItWasTried) {
   EXPECT_THAT(status.detail().ranks, ElementsAre(0));
 }
 
-// A process in a debugger does not read, but its machine answers.
+// A process in a debugger does not read, but its kernel still acknowledges.
 TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
   constexpr double kSilenceSeconds = 1;
   MemoryStore store;
@@ -136,7 +137,7 @@ TEST(TcpMeshTest, ARankThatDoesNotReadForLongIsNotLost) {
   ByteStream& data = meshes[0].links.at(1)[1];
   const std::vector<std::byte> bytes(1 << 20, std::byte{1});
   size_t sent = 0;
-  // More than the sockets hold, for longer than a machine may be silent.
+  // Sends more than the sockets hold, for longer than the silence timeout.
   for (const Deadline end = Deadline::After(3 * kSilenceSeconds); !end.Passed();) {
     const Result<size_t> some = data.SendSome(bytes);
     ASSERT_TRUE(some.ok()) << some.status().message();
@@ -154,7 +155,7 @@ TEST(TcpMeshTest, AnInterfaceThatIsNotThereIsNamed) {
   EXPECT_THAT(StartAll(store, {config})[0].message(), HasSubstr("nowhere0"));
 }
 
-// Where a rank says that it listens.
+// The address on which a rank says that it listens.
 std::vector<HostPort> PlacesIn(const std::string& text) {
   std::vector<HostPort> places;
   std::istringstream lines(text);
@@ -164,7 +165,7 @@ std::vector<HostPort> PlacesIn(const std::string& text) {
   return places;
 }
 
-// Where rank 0 of two listens that are started with these settings.
+// The address on which rank 0 of two listens, if they start with these settings.
 std::vector<HostPort> PlacesOfRankZero(const std::function<void(TcpMeshConfig&)>& set) {
   MemoryStore memory;
   OverheardStore store(memory, "7/tcp");
@@ -177,8 +178,8 @@ std::vector<HostPort> PlacesOfRankZero(const std::function<void(TcpMeshConfig&)>
   return PlacesIn(published.get());
 }
 
-// The listener of a rank is tried while it waits for the other rank, at an address that is not
-// among those that it may listen on: an own address of the machine, or another one of loopback.
+// While a rank waits for the other one, tries to connect to its listener at an address that it may
+// not listen on: one of the machine's own addresses, or another loopback address.
 bool IsReachedAt(const std::string& address, const std::function<void(TcpMeshConfig&)>& set) {
   MemoryStore memory;
   OverheardStore store(memory, "7/tcp");
@@ -199,7 +200,7 @@ TEST(TcpMeshTest, ListensOnLoopbackAloneWhereThatIsEnough) {
     EXPECT_TRUE(IsLoopbackAddress(place.host)) << place.host;
   }
   const auto everywhere = [](TcpMeshConfig&) {};
-  // Every address of 127.0.0.0/8 leads to this machine, whatever other interfaces it has.
+  // Every address in 127.0.0.0/8 refers to this machine, whatever other interfaces it has.
   EXPECT_FALSE(IsReachedAt("127.0.0.2", loopback_only));
   EXPECT_TRUE(IsReachedAt("127.0.0.2", everywhere));
 }
@@ -212,7 +213,7 @@ TEST(TcpMeshTest, ListensOnTheChosenInterfaceAlone) {
   EXPECT_FALSE(IsReachedAt("127.0.0.2", chosen));
 }
 
-// The first address of rank 0 belongs to a stranger that lets connections wait.
+// The first address of rank 0 belongs to a stranger that never accepts its connections.
 TEST(TcpMeshTest, AStrangerThatIsSilentAtOneAddressDoesNotTakeAllTime) {
   class Misled final : public Store {
    public:
@@ -238,7 +239,8 @@ TEST(TcpMeshTest, AStrangerThatIsSilentAtOneAddressDoesNotTakeAllTime) {
     Store& store_;
     const uint16_t port_;
   };
-  auto stranger = TcpListener::Create("127.0.0.1", 0).TakeValue();  // the kernel lets them in
+  auto stranger = TcpListener::Create("127.0.0.1", 0).TakeValue();  // the kernel completes the
+                                                                    // connections
   MemoryStore memory;
   Misled store(memory, stranger.port());
   for (const Status& status : StartAll(store, {MeshConfigOf(0, 2), MeshConfigOf(1, 2)})) {
@@ -246,7 +248,7 @@ TEST(TcpMeshTest, AStrangerThatIsSilentAtOneAddressDoesNotTakeAllTime) {
   }
 }
 
-// Connects to rank 0 in every way that a stranger may, and stays.
+// Connects to rank 0 in every way open to a stranger, and stays.
 TEST(TcpMeshTest, StrangersDoNoHarm) {
   MemoryStore memory;
   OverheardStore store(memory, "7/tcp");
@@ -256,7 +258,7 @@ TEST(TcpMeshTest, StrangersDoNoHarm) {
     const uint16_t port = PlacesIn(published.get()).at(0).port;
     const Deadline deadline = Deadline::After(kPatience);
     for (int i = 0; i < 3; ++i) {
-      strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // says nothing
+      strangers.push_back(ConnectTcp("127.0.0.1", port, deadline).TakeValue());  // sends nothing
       ByteStream garbage = ConnectTcp("127.0.0.1", port, deadline).TakeValue();
       ASSERT_TRUE(garbage.SendAll(std::vector<std::byte>(1000, std::byte{0x5a}), deadline).ok());
       strangers.push_back(std::move(garbage));

@@ -1,5 +1,5 @@
-// What ranks of other hosts, and strangers, may send over TCP: it is taken or refused by name, and
-// harms nobody.
+// What ranks of other hosts, and strangers, may send over TCP: it is accepted, or refused with an
+// error that names the rank, and does no harm.
 
 #include "transport/tcp/tcp_transport.h"
 
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr double kPatience = 20;
 
-// Rank 0, whose only peer is the test: what it sends is raw bytes.
+// Rank 0, whose only peer is the test, which sends raw bytes.
 class RawPeer : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +50,8 @@ class RawPeer : public ::testing::Test {
     ASSERT_TRUE(condition());
   }
 
-  // What the peer has been told to be released since the last call: the rounds below; 0: nothing.
+  // The released rounds that the peer has been sent since the last call: all below this one; 0:
+  // none.
   uint64_t Released() {
     MessageHeader told{};
     size_t bytes = 0;
@@ -64,7 +65,7 @@ class RawPeer : public ::testing::Test {
     return told.round;
   }
 
-  // Reads as much from the stream; the transport sends meanwhile.
+  // Reads `bytes` bytes from the stream while the transport sends.
   void Read(ByteStream& stream, std::span<std::byte> rest) {
     const Deadline deadline = Deadline::After(kPatience);
     while (!rest.empty()) {
@@ -76,7 +77,7 @@ class RawPeer : public ::testing::Test {
     }
   }
 
-  // What the rank was lost for.
+  // The reason for the rank's loss.
   std::string Loss() {
     PollUntil([this] { return !inbox_.lost.empty(); });
     return inbox_.lost.empty() ? "" : inbox_.lost.front().second.message();
@@ -104,7 +105,7 @@ TEST_F(RawPeer, AFrameInPiecesArrivesWhole) {
   EXPECT_TRUE(inbox_.frames[1][0].payload == payload);
 }
 
-// Somebody on the way: what the link is lost for names the rank, and says what has happened.
+// An attacker on the path: the error names the rank and says what happened.
 TEST(TcpTransport, AMessageThatWasChangedOnTheWayEndsTheLink) {
   const MessageKeys keys = {.send = {std::byte{1}}, .receive = {std::byte{2}}};
   for (const size_t changed : {size_t{0}, sizeof(MessageHeader) + Seal::kTagBytes + 5}) {
@@ -187,14 +188,14 @@ TEST_F(RawPeer, AChunkBeyondItsBankEndsTheLink) {
 
 TEST_F(RawPeer, SetsThatAreNotOpenHereAreRememberedUpToABound) {
   MessageHeader header = Header(MessageType::kOpened, 0);
-  for (uint32_t twice = 0; twice < 2; ++twice) {  // saying it again costs nothing
+  for (uint32_t twice = 0; twice < 2; ++twice) {  // repeating it costs nothing
     for (header.process_set = 1; header.process_set <= 4096; ++header.process_set) {
       Send(*control_, header);
       transport_->Poll(inbox_);
     }
   }
   const std::vector<int> ranks = {0, 1};
-  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();  // makes room for one
+  auto exchange = transport_->Open({7, 1}, ranks).TakeValue();  // frees one place
   Send(*control_, header);
   Send(*control_, Header(MessageType::kFrame, 0));
   PollUntil([this] { return inbox_.frames[1].size() == 1; });
@@ -260,7 +261,7 @@ TEST_F(RawPeer, ADataStreamThatEndsAloneEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("data stream 2 of 2 was closed, but not the others"));
 }
 
-// The network takes the end of its data streams with it.
+// The end of the data streams is lost in the network.
 TEST_F(RawPeer, AControlStreamThatEndsAloneEndsTheLinkOfALeaver) {
   Send(*control_, Header(MessageType::kFrame, 0, FrameKind::kGoodbye));
   control_.reset();
@@ -321,8 +322,8 @@ TEST_F(RawPeer, AChunkOfTooManyPartsEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("no bank"));
 }
 
-// Who takes no part in an operation releases its rounds at once. The sender may not take that for
-// room while a part of a chunk is still on its way.
+// A member that is not in an operation releases its rounds at once. The sender must not count that
+// as room while part of a chunk is still being sent.
 TEST_F(RawPeer, ABankIsNotFreeBeforeAllPartsAreThere) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -342,7 +343,7 @@ TEST_F(RawPeer, ABankIsNotFreeBeforeAllPartsAreThere) {
   EXPECT_EQ(Released(), 2u);
 }
 
-// A chunk in pieces of all sizes, with the next one's beginning in the same piece.
+// A chunk in pieces of all sizes; the last piece also contains the beginning of the next chunk.
 TEST_F(RawPeer, ChunksInPiecesArriveWhole) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -370,7 +371,7 @@ TEST_F(RawPeer, ChunksInPiecesArriveWhole) {
   }
 }
 
-// What was sent first into a bank is the last that may be there.
+// A bank must not receive an older round after a newer one.
 TEST_F(RawPeer, AnOlderChunkForABankEndsTheLink) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -383,7 +384,7 @@ TEST_F(RawPeer, AnOlderChunkForABankEndsTheLink) {
   EXPECT_THAT(Loss(), HasSubstr("no bank"));
 }
 
-// The receiver reads nothing for a while: what is sent waits, in order, and arrives in place.
+// The receiver reads nothing for a while. What is sent waits, stays in order, and arrives in place.
 TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -412,8 +413,8 @@ TEST_F(RawPeer, WhatASocketDoesNotTakeIsSentLater) {
   EXPECT_FALSE(transport_->HasUnsent());
 }
 
-// The caller's memory is needed until the socket has taken it; who gives up needs it no longer, and
-// the peer gets what was there all the same.
+// The caller's memory is in use until the socket has accepted it. A member that gives up releases
+// it at once, but the peer still receives the old content.
 TEST_F(RawPeer, AChunkInPlaceIsSentFromACopyOnceItIsWithdrawn) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -451,7 +452,7 @@ TEST_F(RawPeer, AChunkInPlaceIsSentFromACopyOnceItIsWithdrawn) {
   EXPECT_TRUE(exchange->HasLeft(3));
 }
 
-// Each word costs both sides a system call, and there are more banks.
+// Each notice costs both sides a system call, and there are more banks.
 TEST_F(RawPeer, OneReleasedRoundIsToldWithTheNextOrWhenThereIsNone) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();
@@ -476,7 +477,7 @@ TEST_F(RawPeer, OneReleasedRoundIsToldWithTheNextOrWhenThereIsNone) {
   EXPECT_EQ(Released(), 4u);
 }
 
-// A member may have ended an operation, and look at nothing until the next one, while others go on.
+// A member that has ended an operation may not poll until the next one, while others continue.
 TEST_F(RawPeer, ARoundIsToldAlsoWhereNothingIsSentInTheNext) {
   const std::vector<int> ranks = {0, 1};
   auto exchange = transport_->Open({7, 1}, ranks).TakeValue();

@@ -1,4 +1,4 @@
-"""Jobs and process sets from mpi4py's communicators, and its traffic beside ours.
+"""Jobs and process sets from mpi4py's communicators, and its traffic next to ours.
 
 mpirun -np 4 python -m pytest --with-mpi tests/python/mpi/on_ranks; test_on_ranks.py does so.
 """
@@ -23,7 +23,7 @@ WORLD = MPI.COMM_WORLD
 def shut_down() -> Iterator[None]:
     yield
     hvd.shutdown()
-    WORLD.Barrier()  # mpi4py works on, and the next test begins with everybody
+    WORLD.Barrier()  # mpi4py works, and the next test begins with all ranks
 
 
 def total(value: int, **options: Any) -> int:
@@ -45,7 +45,7 @@ def test_split_gives_each_rank_its_set() -> None:
         hvd.add_process_set(WORLD)
     hvd.shutdown()
     assert node.process_set_id is None
-    hvd.init(process_sets=[node])  # the same objects serve the next job
+    hvd.init(process_sets=[node])  # the same objects work in the next job
     assert total(1, process_set=node) == 2
 
 
