@@ -111,6 +111,33 @@ def test_a_mismatch_that_the_script_survives_is_told(tmp_path: Path) -> None:
         assert one["severity"] == "error"
 
 
+COMPRESSED = """
+import numpy as np, horoscale.numpy as hvd
+hvd.init()
+values = np.linspace(-1, 1, 10_000, dtype=np.float32)
+for compression in (hvd.Compression.int8, hvd.Compression.adaptive(0.1)):
+    hvd.allreduce(values, name=str(compression), compression=compression)
+open({pipe!r}).read()
+"""
+
+
+def test_what_is_compressed_between_hosts_is_told(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    hosts = played_hosts(tmp_path, "node1:1,node2:1")
+    command = [sys.executable, "-c", COMPRESSED.format(pipe=str(pipe))]
+    with WatchedLauncher("-np", 2, *hosts, *command) as job:
+        told = job.wait_until(
+            lambda told: sum(one["kind"] == "compression" for one in told["events"]) >= 2
+        )
+        texts = [one["text"] for one in told["events"] if one["kind"] == "compression"]
+        assert "tensors are sent as int8 between hosts" in texts
+        assert any("adaptive compression in process set 0, tensors by" in one for one in texts)
+        used = told["job"]["encodings"]["int8"]
+        assert 3 < used["bytes_before"] / used["bytes_after"] < 4
+        assert 0 < used["relative_error"] < 0.02
+
+
 # ---------------------------------------------------------------- the server
 
 

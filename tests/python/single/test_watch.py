@@ -115,22 +115,6 @@ def test_findings_name_a_member_that_leaves_an_idle_set_out_of_its_report() -> N
     assert "not been called by rank 2" in found["text"]
 
 
-def test_lossy_encodings_are_summed_and_told_of_once() -> None:
-    watch = JobWatch("python", elastic=False)
-    for rank in range(2):
-        watch.started(rank, rank, "node", rank)
-    for at in (1.0, 2.0):
-        told = {"at": at, "encodings": {"int8": [400, 100, 0.01], "x": [1], "y": "nonsense"}}
-        watch.report({str(rank): told for rank in range(2)}, "node")
-    snapshot = watch.snapshot()
-    assert snapshot["job"]["encodings"] == {
-        "int8": {"bytes_before": 800, "bytes_after": 200, "relative_error": 0.01}
-    }
-    (event,) = snapshot["events"]
-    assert (event["kind"], event["ranks"]) == ("compression", "0-1")
-    assert event["text"] == "tensors are sent as int8 between hosts"
-
-
 def test_a_rank_that_says_nothing_is_silent() -> None:
     job = WatchedJob(2)
     job.second()
