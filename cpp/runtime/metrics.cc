@@ -31,18 +31,18 @@ std::string EncodingsOf(const SetCounters& counters) {
 // Adaptive tensors that were sent between hosts.
 std::string AdaptedOf(const SetCounters& counters) {
   JsonObject tensors;
-  for (const auto& [name, tensor] : counters.adapted.by_name()) {
+  for (const AdaptedTensor& tensor : counters.adapted.tensors()) {
     const double ratio = tensor.bytes_after == 0 ? 1
                                                  : static_cast<double>(tensor.bytes_before) /
                                                        static_cast<double>(tensor.bytes_after);
-    tensors.AddJson(name, JsonObject()
-                              .Add("encoding", Name(tensor.encoding))
-                              .Add("changes", tensor.changes)
-                              .Add("bytes_before", tensor.bytes_before)
-                              .Add("bytes_after", tensor.bytes_after)
-                              .Add("ratio", ratio)
-                              .Add("relative_error", tensor.relative_error)
-                              .Build());
+    tensors.AddJson(*tensor.name, JsonObject()
+                                      .Add("encoding", Name(tensor.encoding))
+                                      .Add("changes", uint64_t{tensor.changes})
+                                      .Add("bytes_before", tensor.bytes_before)
+                                      .Add("bytes_after", tensor.bytes_after)
+                                      .Add("ratio", ratio)
+                                      .Add("relative_error", tensor.relative_error)
+                                      .Build());
   }
   return tensors.Build();
 }
