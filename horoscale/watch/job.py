@@ -161,10 +161,10 @@ class JobWatch:
         self._events.add(kind, text, self._wall(), severity=severity, ranks=ranks)
 
     def _take_encodings(self, one: WatchedRank, before: EncodedOfRank) -> None:
-        self._encodings.take(before, one.encodings)
-        names = {name for _, name in one.encodings} - {name for _, name in before}
-        for name in sorted(names):
-            self._add("compression", f"tensors are sent as {name} between hosts", "info", one)
+        if one.encodings is not before:
+            self._encodings.take(before, one.encodings)
+            for name in sorted({name for _, name in one.encodings} - {name for _, name in before}):
+                self._add("compression", f"tensors are sent as {name} between hosts", "info", one)
         for text in self._encodings.decided(one.process, one.adaptive):
             self._add("compression", text, "info")
 

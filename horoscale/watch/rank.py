@@ -26,7 +26,7 @@ _COUNTERS = (
 )
 _KNOWN = (
     *_COUNTERS,
-    *("at", "view", "steps", "links", "late", "sets", "encodings", "adaptive"),
+    *("at", "view", "steps", "links", "late", "sets"),
     *("computing_seconds", "waiting_seconds"),
     *("commit", "epoch", "step", "batch"),
 )
@@ -94,8 +94,10 @@ class WatchedRank:
         seconds, self._at = at - self._at, at
         if "steps" in changed:
             self._take_steps(changed["steps"], now)
-        self.encodings = encoded_of(self._values.get("encodings"))
-        self.adaptive = chosen_of(self._values.get("adaptive"))
+        if "encodings" in changed:
+            self.encodings = encoded_of(changed["encodings"])
+        if "adaptive" in changed:
+            self.adaptive = chosen_of(changed["adaptive"])
         if "operations" not in self._values:  # between two jobs
             return
         counters = {name: number(self._values.get(name)) for name in _COUNTERS}
