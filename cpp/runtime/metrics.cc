@@ -106,16 +106,19 @@ std::vector<std::pair<int, Lateness::Member>> LateMembersOf(const ProcessSet& se
 
 }  // namespace
 
-Metrics CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                    const Transport& transport, double now) {
-  Metrics metrics;
-  metrics.sets.reserve(sets.size());
+void CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                 const Transport& transport, double now, Metrics* metrics) {
+  metrics->sets.resize(sets.size());
+  auto copy = metrics->sets.begin();
   for (const auto& [id, set] : sets) {
-    metrics.sets.push_back({id, set->counters(), set->Progress(now), LateMembersOf(*set)});
+    copy->id = id;
+    copy->counters = set->counters();
+    copy->progress = set->Progress(now);
+    copy->late = LateMembersOf(*set);
+    ++copy;
   }
-  metrics.transported = transport.counters();
-  metrics.link_bytes = transport.LinkBytes();
-  return metrics;
+  metrics->transported = transport.counters();
+  metrics->link_bytes = transport.LinkBytes();
 }
 
 std::string MetricsJson(const Metrics& metrics) {
