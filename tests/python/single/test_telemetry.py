@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from horoscale import _journal
 from horoscale.common import telemetry
 from horoscale.common.telemetry import MAX_LINE_BYTES, Telemetry
+
+
+COPIES = """
+import socket
+import horoscale.numpy as hvd
+from horoscale.common.telemetry import Telemetry
+
+hvd.init()
+Telemetry._run = lambda self: None  # no reports of its thread
+own, other = socket.socketpair()
+telemetry = Telemetry(own)
+before = hvd.metrics()["metrics_copies"]
+for _ in range(10):
+    telemetry.tell(telemetry.read())
+print(hvd.metrics()["metrics_copies"] - before)
+"""
 
 
 @pytest.fixture
@@ -104,6 +122,12 @@ def test_a_descriptor_that_is_another_file_is_not_taken() -> None:
         assert telemetry._inherited(f"{other.fileno()}:1") is None
     assert telemetry._inherited("nonsense") is None
     assert telemetry._inherited("999999:1") is None
+
+
+def test_a_report_takes_one_copy_of_the_runtimes_counters() -> None:
+    program = [sys.executable, "-c", COPIES]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == ["11"]  # the last one is the caller's
 
 
 def test_the_journal_keeps_the_newest() -> None:
