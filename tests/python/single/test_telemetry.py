@@ -13,7 +13,6 @@ from horoscale import _journal
 from horoscale.common import telemetry
 from horoscale.common.telemetry import MAX_LINE_BYTES, Telemetry
 
-
 COPIES = """
 import socket
 import horoscale.numpy as hvd
