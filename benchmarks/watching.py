@@ -2,10 +2,10 @@
 
     python benchmarks/watching.py
 
-It has four parts: the time of the runtime's thread for the one report per second (it writes its
-metrics), the time of the rank's telemetry thread, the time of the launcher of a thousand simulated
-ranks for their reports and for a response, and the length of a job's steps with and without
-watching.
+It has five parts: the time of the runtime's thread for the one report per second (it copies its
+counters), also with tensors of adaptive compression, the time of the rank's telemetry thread, the
+time of the launcher of a thousand simulated ranks for their reports and for a response, and the
+length of a job's steps with and without watching.
 """
 
 from __future__ import annotations
@@ -36,6 +36,36 @@ def median_us(call: Callable[[], object], times: int = 2000) -> float:
     return median(taken) * 1e6
 
 
+def copies_us(times: int = 500) -> float:
+    """What the runtime's thread says itself that a copy of its counters takes."""
+    import horoscale.numpy as hvd
+
+    taken = []
+    before = hvd.metrics()["metrics_seconds"]
+    for _ in range(times):
+        now = hvd.metrics()["metrics_seconds"]
+        taken.append(now - before)
+        before = now
+    return median(taken) * 1e6
+
+
+def of_adaptive(tensors: int) -> float:
+    """The same on this rank, one of two hosts, which compress so many tensors adaptively."""
+    import numpy as np
+
+    import horoscale.numpy as hvd
+
+    hvd.init()
+    gradient = np.ones(256, np.float32)
+    for index in range(tensors):
+        name = f"allreduce.layers.{index}.attention.weight"
+        hvd.allreduce(gradient, name=name, compression=hvd.Compression.adaptive())
+    assert len(hvd.metrics()["process_sets"]["0"]["adaptive"]) == tensors
+    taken = copies_us(200)
+    hvd.barrier()
+    return taken
+
+
 def of_runtime(sets: int) -> dict[str, float]:
     """Measures one rank, in which the caller is the runtime's thread."""
     import socket
@@ -52,16 +82,6 @@ def of_runtime(sets: int) -> dict[str, float]:
             hvd.allreduce(
                 np.ones(1 << 12, np.float32), name="layers.3.weight", process_set=process_set
             )
-
-    def copies_us(times: int = 500) -> float:
-        """Return the time that the runtime's thread reports for copying its counters."""
-        taken = []
-        before = hvd.metrics()["metrics_seconds"]
-        for _ in range(times):
-            now = hvd.metrics()["metrics_seconds"]
-            taken.append(now - before)
-            before = now
-        return median(taken) * 1e6
 
     own, other = socket.socketpair()
     telemetry = Telemetry(own)
@@ -91,9 +111,11 @@ def of_steps(seconds: float) -> float:
     return median(taken) * 1e6
 
 
-def job(watched: bool, seconds: float) -> float:
-    flags = ["--status-port", "0"] if watched else []
-    command = [sys.executable, Path(__file__).resolve(), "--steps", str(seconds)]
+def job(*own: object, flags: tuple[str, ...] = (), hosts: int = 1) -> float:
+    """What rank 0 prints of a job of two ranks of this program, on one host or two."""
+    command = [sys.executable, Path(__file__).resolve(), *map(str, own)]
+    if hosts == 2:
+        command = ["sh", "-c", 'HOROSCALE_HOSTNAME=node$HOROSCALE_RANK exec "$@"', "sh", *command]
     ended = subprocess.run(
         [sys.executable, "-m", "horoscale.runner", "-np", "2", *flags, *command],
         capture_output=True,
@@ -138,22 +160,30 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each job (default 3)")
     parser.add_argument("--steps", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--sets", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--tensors", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps is not None:
         print(of_steps(options.steps))
+        return
+    if options.tensors is not None:
+        print(of_adaptive(options.tensors))
         return
     if options.sets is not None:
         print(json.dumps(of_runtime(options.sets)))
         return
     print("one report a second: the runtime's thread, and the rank's telemetry thread, in us")
-    for sets in (1, 8, 64):
+    for sets in (1, 8, 64, 256):
         told = subprocess.run(
             [sys.executable, __file__, "--sets", str(sets)], capture_output=True, check=True
         )
         one = json.loads(told.stdout)
         print(f"  {sets:3} process sets  {one['runtime_us']:7.1f}  {one['report_us']:8.1f}")
+    for tensors in (10, 300, 4096):
+        taken = job("--tensors", tensors, hosts=2)
+        print(f"  {tensors:4} adaptive tensors {taken:6.1f}")
     of_launcher()
-    pairs = [(job(False, options.seconds), job(True, options.seconds)) for _ in range(options.runs)]
+    steps, watched = ("--steps", options.seconds), ("--status-port", "0")
+    pairs = [(job(*steps), job(*steps, flags=watched)) for _ in range(options.runs)]
     print(f"a step of {STEP_TENSORS} tensors of 4 KiB on 2 ranks, in us: min, median, max of jobs")
     for name, values in zip(("not watched", "watched"), zip(*pairs, strict=True), strict=True):
         print(f"  {name:12} {min(values):8.1f} {median(values):8.1f} {max(values):8.1f}")

@@ -7,10 +7,19 @@
 
 namespace horoscale {
 
-AdaptedTensor* AdaptedTensors::Find(const std::string& name) {
-  const auto found = by_name_.find(name);
-  if (found != by_name_.end()) return &found->second;
-  return by_name_.size() < kMost && !name.empty() ? &by_name_[name] : nullptr;
+void AdaptedTensors::Count(const std::string& name, const Encoding& encoding, uint64_t bytes_before,
+                           uint64_t bytes_after) {
+  auto found = positions_->find(name);
+  if (found == positions_->end()) {
+    if (name.empty() || tensors_.size() == kMost) return;
+    found = positions_->emplace(name, tensors_.size()).first;
+    tensors_.push_back({&found->first, encoding});
+  }
+  AdaptedTensor& tensor = tensors_[found->second];
+  if (tensor.encoding != encoding) ++tensor.changes;
+  tensor.encoding = encoding;
+  tensor.bytes_before += bytes_before;
+  tensor.bytes_after += bytes_after;
 }
 
 void AdaptedTensors::OnBucket(const Action& action, const FusedOperation& fused,
@@ -25,22 +34,17 @@ void AdaptedTensors::OnBucket(const Action& action, const FusedOperation& fused,
       operation->squares += std::exchange(residuals.squares, 0);
       operation->error_squares += std::exchange(residuals.error_squares, 0);
     }
-    AdaptedTensor* const adapted = Find(operation->request.name);
-    if (adapted == nullptr) continue;
-    if (adapted->buckets++ > 0 && adapted->encoding != encoding) ++adapted->changes;
-    adapted->encoding = encoding;
     const auto count = static_cast<double>(action.pieces[i].count);
-    adapted->bytes_before += static_cast<uint64_t>(fused.pieces[i].bytes);
-    adapted->bytes_after +=
-        static_cast<uint64_t>(std::ceil(count * encoding.BytesPerElement(action.dtype)));
+    Count(operation->request.name, encoding, static_cast<uint64_t>(fused.pieces[i].bytes),
+          static_cast<uint64_t>(std::ceil(count * encoding.BytesPerElement(action.dtype))));
   }
 }
 
 double AdaptedTensors::OnEnded(const Operation& operation) {
   if (!(operation.squares > 0)) return -1;
   const double error = std::sqrt(operation.error_squares / operation.squares);
-  const auto found = by_name_.find(operation.request.name);
-  if (found != by_name_.end()) found->second.relative_error = error;
+  const auto found = positions_->find(operation.request.name);
+  if (found != positions_->end()) tensors_[found->second].relative_error = error;
   return error;
 }
 

@@ -2,9 +2,12 @@
 // coordinator, the metrics and the timeline.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "backends/fused_operation.h"
 #include "base/encoding.h"
@@ -15,14 +18,16 @@
 namespace horoscale {
 
 struct AdaptedTensor {
-  Encoding encoding;     // the last one
-  uint64_t buckets = 0;  // in which it was sent
-  uint64_t changes = 0;  // of the encoding
+  const std::string* name;  // owned by AdaptedTensors
+  Encoding encoding;        // the last one
+  uint32_t changes = 0;     // of the encoding
   uint64_t bytes_before = 0;
   uint64_t bytes_after = 0;
   double relative_error = 0;  // of its last operation, where this rank keeps residuals of it
 };
 
+// Copies are made by the runtime's thread, once a second for the status page. They copy the numbers
+// and share the names. Another thread may read a copy while this one goes on counting.
 class AdaptedTensors {
  public:
   // More names are not kept.
@@ -33,13 +38,19 @@ class AdaptedTensors {
                 const PendingOperations& pending);
   // An operation has ended; its relative error where this rank knows it, else a negative number.
   double OnEnded(const Operation& operation);
+  // A part of a tensor was sent; without a name nothing is counted.
+  void Count(const std::string& name, const Encoding& encoding, uint64_t bytes_before,
+             uint64_t bytes_after);
 
-  const std::map<std::string, AdaptedTensor>& by_name() const { return by_name_; }
+  // In the order of their first operations.
+  const std::vector<AdaptedTensor>& tensors() const { return tensors_; }
 
  private:
-  AdaptedTensor* Find(const std::string& name);
-
-  std::map<std::string, AdaptedTensor> by_name_;
+  std::vector<AdaptedTensor> tensors_;
+  // Positions in tensors_. Only the original looks up and inserts; copies keep the names alive,
+  // whose addresses stay.
+  std::shared_ptr<std::unordered_map<std::string, size_t>> positions_ =
+      std::make_shared<std::unordered_map<std::string, size_t>>();
 };
 
 }  // namespace horoscale

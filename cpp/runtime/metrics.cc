@@ -31,18 +31,18 @@ std::string EncodingsOf(const SetCounters& counters) {
 // Adaptive tensors that were sent between hosts.
 std::string AdaptedOf(const SetCounters& counters) {
   JsonObject tensors;
-  for (const auto& [name, tensor] : counters.adapted.by_name()) {
+  for (const AdaptedTensor& tensor : counters.adapted.tensors()) {
     const double ratio = tensor.bytes_after == 0 ? 1
                                                  : static_cast<double>(tensor.bytes_before) /
                                                        static_cast<double>(tensor.bytes_after);
-    tensors.AddJson(name, JsonObject()
-                              .Add("encoding", Name(tensor.encoding))
-                              .Add("changes", tensor.changes)
-                              .Add("bytes_before", tensor.bytes_before)
-                              .Add("bytes_after", tensor.bytes_after)
-                              .Add("ratio", ratio)
-                              .Add("relative_error", tensor.relative_error)
-                              .Build());
+    tensors.AddJson(*tensor.name, JsonObject()
+                                      .Add("encoding", Name(tensor.encoding))
+                                      .Add("changes", uint64_t{tensor.changes})
+                                      .Add("bytes_before", tensor.bytes_before)
+                                      .Add("bytes_after", tensor.bytes_after)
+                                      .Add("ratio", ratio)
+                                      .Add("relative_error", tensor.relative_error)
+                                      .Build());
   }
   return tensors.Build();
 }
@@ -106,16 +106,19 @@ std::vector<std::pair<int, Lateness::Member>> LateMembersOf(const ProcessSet& se
 
 }  // namespace
 
-Metrics CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                    const Transport& transport, double now) {
-  Metrics metrics;
-  metrics.sets.reserve(sets.size());
+void CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                 const Transport& transport, double now, Metrics* metrics) {
+  metrics->sets.resize(sets.size());
+  auto copy = metrics->sets.begin();
   for (const auto& [id, set] : sets) {
-    metrics.sets.push_back({id, set->counters(), set->Progress(now), LateMembersOf(*set)});
+    copy->id = id;
+    copy->counters = set->counters();
+    copy->progress = set->Progress(now);
+    copy->late = LateMembersOf(*set);
+    ++copy;
   }
-  metrics.transported = transport.counters();
-  metrics.link_bytes = transport.LinkBytes();
-  return metrics;
+  metrics->transported = transport.counters();
+  metrics->link_bytes = transport.LinkBytes();
 }
 
 std::string MetricsJson(const Metrics& metrics) {

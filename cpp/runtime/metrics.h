@@ -40,9 +40,10 @@ struct Metrics {
   MetricsCost cost;  // of the copies before this one
 };
 
-// Called by the owner of the engine, which sets the members that are specific to a runtime.
-Metrics CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
-                    const Transport& transport, double now);
+// Called by the owner of the engine, which sets the members that are specific to a runtime. Memory
+// of what `metrics` held before is used again.
+void CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
+                 const Transport& transport, double now, Metrics* metrics);
 
 // Thread-safe.
 std::string MetricsJson(const Metrics& metrics);

@@ -160,10 +160,7 @@ std::string Runtime::MetricsJson() {
   metrics_wanted_.store(true);
   engine_.WaitFor([this] { return !metrics_wanted_.load() || ended_.load(); },
                   MonotonicSeconds() + kMetricsSeconds);
-  std::unique_lock lock(metrics_mutex_);
-  const std::shared_ptr<const Metrics> metrics = metrics_;
-  lock.unlock();
-  return metrics == nullptr ? "" : horoscale::MetricsJson(*metrics);
+  return metrics_.Json();
 }
 
 std::shared_ptr<SetResiduals> Runtime::ResidualsOf(int process_set_id) const {
@@ -490,13 +487,12 @@ void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
 
 void Runtime::PublishMetrics() {
   const double began = MonotonicSeconds();
-  auto metrics = std::make_shared<Metrics>(CopyMetrics(sets_.all(), *transport_, began));
+  std::shared_ptr<Metrics> metrics = metrics_.Next();
+  CopyMetrics(sets_.all(), *transport_, began, metrics.get());
   metrics->steps = step_times_.totals();
   metrics->waiting_seconds = waiting_time_.Seconds();
   metrics->cost = metrics_cost_;
-  std::unique_lock lock(metrics_mutex_);
-  metrics_ = std::move(metrics);
-  lock.unlock();
+  metrics_.Publish(std::move(metrics));
   metrics_wanted_.store(false);
   metrics_cost_ = {metrics_cost_.copies + 1, metrics_cost_.seconds + MonotonicSeconds() - began};
   engine_.NotifyDone();

@@ -22,11 +22,11 @@
 #include "runtime/early_frames.h"
 #include "runtime/engine.h"
 #include "runtime/inbox.h"
-#include "runtime/metrics.h"
 #include "runtime/mpi_sets.h"
 #include "runtime/operation.h"
 #include "runtime/probes.h"
 #include "runtime/process_set.h"
+#include "runtime/published_metrics.h"
 #include "runtime/set_host.h"
 #include "runtime/set_registry.h"
 #include "runtime/step_times.h"
@@ -195,9 +195,8 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
 
   mutable std::mutex residuals_mutex_;
   std::map<int, std::weak_ptr<SetResiduals>> residuals_;  // by the set's id
-  mutable std::mutex metrics_mutex_;
-  std::shared_ptr<const Metrics> metrics_;  // guarded by metrics_mutex_
-  MetricsCost metrics_cost_;                // the owner's
+  PublishedMetrics metrics_;
+  MetricsCost metrics_cost_;  // the owner's
 
   std::atomic<bool> has_unsent_{false};
   std::atomic<bool> metrics_wanted_{false};

@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ _SEND_S = 5.0  # bounds the wait for a stopped supervisor at process exit
 _MOST_LINKS = 16
 _MOST_LATE = 16
 _MOST_NOTES = 16
+_MOST_ENCODING_SETS = 8
 
 _counters: dict[str, int] = {}
 
@@ -51,6 +53,7 @@ class Telemetry:
         self._activity = Activity()
         self._told: dict[str, Any] = {}
         self._noted = 0
+        self._encoding_sets: list[str] = []
         self._telling = threading.Lock()
         self._due = threading.Event()
         threading.Thread(target=self._run, name="horoscale-telemetry", daemon=True).start()
@@ -116,20 +119,38 @@ class Telemetry:
             "late": {
                 one: [late[one]["operations"], round(late[one]["seconds"], 6)] for one in latest
             },
-            "encodings": _encodings(sets),
+            **self._encodings(metrics["process_sets"]),
+        }
+
+    def _encodings(self, sets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return what is encoded, of the first process sets that do so and still exist.
+
+        "encodings" has for each lossy encoding the bytes before and after it, and the relative
+        error; "adaptive" the number of tensors in each encoding that was chosen last.
+        """
+        used = [key for key, one in sets.items() if one["encodings"] or one["adaptive"]]
+        known = [key for key in self._encoding_sets if key in used]
+        new = [key for key in used if key not in known]
+        self._encoding_sets = [*known, *new][:_MOST_ENCODING_SETS]
+        return {
+            "encodings": {
+                key: {
+                    name: [one["bytes_before"], one["bytes_after"], round(one["relative_error"], 6)]
+                    for name, one in sets[key]["encodings"].items()
+                }
+                for key in self._encoding_sets
+            },
+            "adaptive": {
+                key: Counter(_kind(one["encoding"]) for one in sets[key]["adaptive"].values())
+                for key in self._encoding_sets
+                if sets[key]["adaptive"]
+            },
         }
 
 
-def _encodings(sets: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the bytes before and after each lossy encoding, and the largest error."""
-    totals: dict[str, list[float]] = {}
-    for one in sets:
-        for name, used in one["encodings"].items():
-            total = totals.setdefault(name, [0, 0, 0.0])
-            total[0] += used["bytes_before"]
-            total[1] += used["bytes_after"]
-            total[2] = max(total[2], round(used["relative_error"], 6))
-    return totals
+def _kind(encoding: str) -> str:
+    """Return "topk" for "topk(41 of 4096)"."""
+    return encoding.partition("(")[0]
 
 
 def _view() -> int:

@@ -23,6 +23,8 @@ P = ParamSpec("P")
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 
+_running = 0  # calls of functions that run() has wrapped
+
 
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """Make a training function survive ranks that fail, join and leave.
@@ -51,7 +53,7 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
         last_words = state._last_words()
         with before_sigterm(last_words):
             try:
-                with _reporting(state):
+                with _reporting(state), _counted():
                     return _Training(state, membership()).run(lambda: func(state, *args, **kwargs))
             except LeftJobError as left:
                 if left.status != 0:
@@ -66,6 +68,11 @@ def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
                 state._end()
 
     return wrapper
+
+
+def is_running() -> bool:
+    """Return whether a function that run() has wrapped is being called."""
+    return _running > 0
 
 
 def is_mistake(error: HorovodInternalError) -> bool:
@@ -84,6 +91,16 @@ def _reporting(state: State) -> Iterator[None]:
         yield
     finally:
         reporter.end()
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    global _running
+    _running += 1
+    try:
+        yield
+    finally:
+        _running -= 1
 
 
 class _Training:

@@ -15,12 +15,13 @@ except ImportError as error:
     raise ImportError(
         f"horoscale.lightning needs Lightning 2.5 or newer ({error}): pip install lightning"
     ) from error
-from horoscale.lightning.callbacks import RuntimeMetrics
+from horoscale.lightning.callbacks import ElasticCheckpoints, RuntimeMetrics
 from horoscale.lightning.environment import HoroscaleEnvironment
 from horoscale.lightning.fabric import HoroscaleFabricStrategy
 from horoscale.lightning.strategy import HoroscaleStrategy
 
 __all__ = [
+    "ElasticCheckpoints",
     "HoroscaleEnvironment",
     "HoroscaleFabricStrategy",
     "HoroscaleStrategy",

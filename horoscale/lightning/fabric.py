@@ -7,6 +7,7 @@ from typing import Any
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.strategies import DDPStrategy
 
+from horoscale.lightning.elastic import check_elastic
 from horoscale.lightning.environment import environment_of_launcher
 from horoscale.lightning.ranks import BACKEND, RanksOfJob
 
@@ -23,7 +24,12 @@ class HoroscaleFabricStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
             cluster_environment: the source of ranks. None: the launcher, or else Lightning.
             options: options of Fabric's DDPStrategy, such as timeout, and of
                 DistributedDataParallel.
+
+        Raises:
+            RuntimeError: the job is elastic. DistributedDataParallel cannot distinguish the
+                loss of a rank from other errors.
         """
+        check_elastic('Fabric(strategy="horoscale")', can_continue=False)
         super().__init__(
             cluster_environment=cluster_environment or environment_of_launcher(),
             process_group_backend=BACKEND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,12 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.fabric.utilities.seed import reset_seed
 
 import horoscale.torch.distributed  # noqa: F401  # for torch before 2.5
+from horoscale.common import job
 from horoscale.lightning.environment import HoroscaleEnvironment
 
 BACKEND = "horoscale"
+
+_runtime: weakref.ref[object] | None = None  # for which the default group was made here
 
 
 class RanksOfJob:
@@ -55,9 +59,15 @@ class RanksOfJob:
 
     def meet(self) -> bool:
         """Create torch.distributed's default group. Returns False if Lightning has to do it."""
-        if self.of_launcher and not dist.is_initialized():
-            reset_seed()
-            dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)
+        global _runtime
+        if self.of_launcher:
+            is_old = _runtime is not None and _runtime() is not job.current_runtime()
+            if is_old and dist.is_initialized():  # the ranks of an elastic job have changed
+                dist.destroy_process_group()
+            if not dist.is_initialized():
+                reset_seed()
+                dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)
+                _runtime = weakref.ref(job.current_runtime())
         return self.of_launcher
 
     @classmethod

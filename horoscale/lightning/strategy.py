@@ -15,6 +15,7 @@ from lightning.pytorch.plugins import LayerSync, Precision, TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy
 
 import horoscale.torch as hvd
+from horoscale.lightning.elastic import check_elastic
 from horoscale.lightning.environment import environment_of_launcher
 from horoscale.lightning.layer_sync import SyncBatchNormOfSet
 from horoscale.lightning.ranks import BACKEND, RanksOfJob
@@ -58,7 +59,15 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
             precision_plugin: as for any strategy.
             timeout: the timeout of torch.distributed's operations.
             options: compression=, op=, groups= and other options of hvd.DistributedOptimizer.
+
+        Raises:
+            RuntimeError: the job is elastic, and this is not called in a function of
+                hvd.elastic.run, or with a process_set: checkpoints have the model of rank 0 only.
         """
+        if process_set is None:
+            check_elastic('Trainer(strategy="horoscale")', can_continue=True)
+        else:
+            check_elastic("HoroscaleStrategy(process_set=…)", can_continue=False)
         super().__init__(
             accelerator=accelerator,
             parallel_devices=parallel_devices,
@@ -69,6 +78,7 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
             timeout=timeout,
         )
         self._process_set = process_set
+        self._saved = False
         self._options = {"gradients_ready": "backward"} | options
 
     @property
@@ -112,6 +122,18 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
             mine = ranks == tuple(self._process_set.ranks or ())
             hvd.add_process_set(self._process_set if mine else hvd.ProcessSet(list(ranks)))
 
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Save a checkpoint on rank 0."""
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        self._saved = self._saved or "optimizer_states" in checkpoint
+
+    def take_saved(self) -> bool:
+        """Tell whether a checkpoint to continue from was saved since the call before."""
+        saved, self._saved = self._saved, False
+        return saved
+
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """The arguments of the sampler for this rank's part of the process set's data."""
@@ -140,6 +162,14 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
                 process_set=self.process_set,
                 **self._options,
             )
+
+    def teardown(self) -> None:
+        """End the training. If the ranks change, a new Trainer has other optimizers."""
+        for optimizer in self.optimizers:
+            reducer = getattr(optimizer, "_reducer", None)  # none where the setup has failed
+            if reducer is not None:
+                reducer.retire()
+        super().teardown()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

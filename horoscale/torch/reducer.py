@@ -145,6 +145,11 @@ class GradientReducer:
         if self._rounds is not None:
             self._rounds.end_step()
 
+    def retire(self) -> None:
+        """Record that the optimizer belongs to this job only."""
+        if self._rounds is not None:
+            self._rounds.retire()
+
     def end_agreement(self) -> None:
         """Wait for the latest agreement on layouts. The next one has the same name."""
         agreement, self._agreement = self._agreement, None

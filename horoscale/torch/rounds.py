@@ -67,6 +67,7 @@ class Rounds:
         self._process_set = process_set
         self._pass = -1  # autograd's id of the backward pass that ends with a report
         self._age = next(_ages)
+        self._retired = False
         self.rename()
         self.restart()
         _all.add(self)
@@ -74,6 +75,10 @@ class Rounds:
     def rename(self) -> None:
         """Take the next free name. In a new job this is the first one, as on a new rank."""
         self._name = unique_name(OPTION, self._process_set)
+
+    def retire(self) -> None:
+        """Take no name in the next job, whose new ranks will not have this optimizer."""
+        self._retired = True
 
     def restart(self) -> None:
         """Restart the count of steps, as all ranks do in a new job and after join()."""
@@ -197,7 +202,8 @@ def _restart_all() -> None:
 
 def _rename_all() -> None:
     for rounds in sorted(_all, key=lambda one: one._age):
-        rounds.rename()
+        if not rounds._retired:
+            rounds.rename()
 
 
 _all: weakref.WeakSet[Rounds] = weakref.WeakSet()

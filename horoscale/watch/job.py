@@ -14,10 +14,18 @@ from typing import Any, NamedTuple
 
 from horoscale.driver.progress import findings
 from horoscale.runner.text import printable
+from horoscale.watch.encodings import (
+    EncodedOfRank,
+    EncodedTotal,
+    Encodings,
+    by_encoding,
+    chosen_tensors,
+)
 from horoscale.watch.events import Events, Listener
 from horoscale.watch.process_sets import process_sets
-from horoscale.watch.rank import WatchedRank, numbered
+from horoscale.watch.rank import WatchedRank
 from horoscale.watch.recoveries import Recoveries
+from horoscale.watch.values import numbered
 
 HISTORY = 120  # points
 _INTERVAL_S = 1.0
@@ -53,6 +61,7 @@ class JobWatch:
         self._hosts: dict[str, str] = {}  # name: state
         self._events = Events()
         self._recoveries = Recoveries()
+        self._encodings = Encodings()
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
 
     # ------------------------------------------------------------------ what happens
@@ -80,6 +89,7 @@ class JobWatch:
             now = self._clock()
             one.status, one.ended_at = status, now
             self._listeners.pop(process, None)
+            self._encodings.decided(process, {})  # the reports of another one count
             if status != 0 and not expected:
                 if self._elastic and one.rank is not None and self._view > 0:
                     self._recoveries.lost(one, how, self._view, now, self._wall())
@@ -98,11 +108,9 @@ class JobWatch:
                     continue
                 if not one.lives:
                     continue
-                used = set(one.encodings)
+                before = one.encodings
                 one.take(changed, now)
-                for name in sorted(set(one.encodings) - used):
-                    text = f"tensors are sent as {name} between hosts"
-                    self._add("compression", text, "info", one)
+                self._take_encodings(one, before)
                 self._take_notes(one, changed.get("notes"))
             self._look(now)
             if not self._history or now - self._history[-1]["at"] >= _INTERVAL_S:
@@ -151,6 +159,14 @@ class JobWatch:
     def _add(self, kind: str, text: str, severity: str, one: WatchedRank | None = None) -> None:
         ranks = [] if one is None or one.rank is None else [one.rank]
         self._events.add(kind, text, self._wall(), severity=severity, ranks=ranks)
+
+    def _take_encodings(self, one: WatchedRank, before: EncodedOfRank) -> None:
+        if one.encodings is not before:
+            self._encodings.take(before, one.encodings)
+            for name in sorted({name for _, name in one.encodings} - {name for _, name in before}):
+                self._add("compression", f"tensors are sent as {name} between hosts", "info", one)
+        for text in self._encodings.decided(one.process, one.adaptive):
+            self._add("compression", text, "info")
 
     def _take_notes(self, one: WatchedRank, notes: object) -> None:
         for note in notes if isinstance(notes, list) else []:
@@ -225,7 +241,7 @@ class JobWatch:
             "steps": max(scripts, default=0) or max((one.steps for one in living), default=0),
             "steps_per_second": round(median(speeds), 3) if speeds else 0.0,
             "reduced_bytes_per_second": round(sum(one.rates["reduced_bytes"] for one in living)),
-            "encodings": _encodings(living),
+            "encodings": by_encoding(self._encodings.totals(one.encodings for one in living)),
         }
 
     def _state_of_job(self, stalled: bool) -> str:
@@ -287,6 +303,15 @@ class JobWatch:
             for one in findings(members, now)[:_MOST_FINDINGS]
         ]
 
+    def encodings(self) -> tuple[list[EncodedTotal], dict[tuple[str, str], int]]:
+        """Return what lossy encodings have saved, and how many tensors are in each adaptive one."""
+        with self._lock:
+            living = [one for one in self._sorted() if one.lives and one.rank is not None]
+            return (
+                self._encodings.totals(one.encodings for one in living),
+                chosen_tensors(one.adaptive for one in living),
+            )
+
     def ranks(self) -> list[RankTotals]:
         """Return the counters of the ranks that there are."""
         with self._lock:
@@ -316,18 +341,6 @@ class RankTotals(NamedTuple):
     counters: dict[str, float]
     age: float  # of its last report, in seconds
     late: dict[int, tuple[float, float]]  # for which ranks others waited: how often, seconds
-
-
-def _encodings(ranks: Iterable[WatchedRank]) -> dict[str, dict[str, float]]:
-    """Return what lossy encodings have saved on all ranks, and the largest error on any."""
-    told: dict[str, dict[str, float]] = {}
-    for one in ranks:
-        for name, used in sorted(one.encodings.items()):
-            total = told.setdefault(name, dict.fromkeys(used._fields, 0.0))
-            total["bytes_before"] += used.bytes_before
-            total["bytes_after"] += used.bytes_after
-            total["relative_error"] = max(total["relative_error"], used.relative_error)
-    return told
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -56,6 +56,7 @@ class _Collector:
         """Return the metrics as they are now."""
         yield from self._of_job()
         yield from self._of_ranks()
+        yield from self._of_encodings()
 
     def _of_job(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -138,3 +139,39 @@ class _Collector:
                 late.add_metric([str(rank)], times)
                 late_seconds.add_metric([str(rank)], waited)
         yield from (steps, seconds, operations, reduced, sent, silent, late, late_seconds)
+
+    def _of_encodings(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ["process_set", "encoding"]
+        before = CounterMetricFamily(
+            "horoscale_encoding_before_bytes",
+            "Tensor data between hosts before a lossy encoding, on all ranks.",
+            labels=labels,
+        )
+        after = CounterMetricFamily(
+            "horoscale_encoding_after_bytes", "The same after it, as it was sent.", labels=labels
+        )
+        ratio = GaugeMetricFamily(
+            "horoscale_encoding_ratio", "Bytes before it, divided by those after it.", labels=labels
+        )
+        error = GaugeMetricFamily(
+            "horoscale_encoding_relative_error",
+            "The largest relative error of a lossy encoding on any rank.",
+            labels=labels,
+        )
+        adaptive = GaugeMetricFamily(
+            "horoscale_adaptive_tensors",
+            "Tensors of adaptive compression by the encoding that was chosen last.",
+            labels=labels,
+        )
+        totals, chosen = self._watch.encodings()
+        for one in totals:
+            own = [one.process_set, one.encoding]
+            before.add_metric(own, one.bytes_before)
+            after.add_metric(own, one.bytes_after)
+            ratio.add_metric(own, one.ratio)
+            error.add_metric(own, one.relative_error)
+        for key, count in chosen.items():
+            adaptive.add_metric(list(key), count)
+        yield from (before, after, ratio, error, adaptive)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from horoscale.driver.progress import SILENT_S, Progress
-from horoscale.runner.text import printable
+from horoscale.watch.encodings import ChosenOfRank, EncodedOfRank, chosen_of, encoded_of
+from horoscale.watch.values import number, numbered
 
 _LASTING_S = 1.0  # an operation that was pending for so long is taken to be still
 WAITS_S = 2.0  # an operation that has been pending for so long is told of
@@ -16,9 +17,6 @@ _MOST = 1e18
 _LEAST_S = 1e-6  # less than that no step takes, and no two reports are apart
 _MOST_LINKS = 16
 _MOST_LATE = 16
-_MOST_ENCODINGS = 8
-_MOST_CHARACTERS = 40  # of the name of one
-_MOST_DIGITS = 9
 _COUNTERS = (
     "operations",
     "reduced_bytes",
@@ -28,7 +26,7 @@ _COUNTERS = (
 )
 _KNOWN = (
     *_COUNTERS,
-    *("at", "view", "steps", "links", "late", "sets", "encodings"),
+    *("at", "view", "steps", "links", "late", "sets"),
     *("computing_seconds", "waiting_seconds"),
     *("commit", "epoch", "step", "batch"),
 )
@@ -57,14 +55,6 @@ class Step:
         }
 
 
-class Encoded(NamedTuple):
-    """What a rank has sent in a lossy encoding."""
-
-    bytes_before: float
-    bytes_after: float
-    relative_error: float
-
-
 class WatchedRank:
     """One process."""
 
@@ -89,7 +79,8 @@ class WatchedRank:
         self.link_rates: dict[int, float] = {}
         # By rank, how often the others waited for it, and for how many seconds; known on rank 0.
         self.late: dict[int, tuple[float, float]] = {}
-        self.encodings: dict[str, Encoded] = {}  # lossy ones between hosts, by their names
+        self.encodings: EncodedOfRank = {}  # lossy ones between hosts
+        self.adaptive: ChosenOfRank = {}  # what adaptive compression has chosen
         self._values: dict[str, Any] = {}
         self._at = 0.0  # on the clock of the rank
 
@@ -103,7 +94,10 @@ class WatchedRank:
         seconds, self._at = at - self._at, at
         if "steps" in changed:
             self._take_steps(changed["steps"], now)
-        self.encodings = _encodings(self._values.get("encodings"))
+        if "encodings" in changed:
+            self.encodings = encoded_of(changed["encodings"])
+        if "adaptive" in changed:
+            self.adaptive = chosen_of(changed["adaptive"])
         if "operations" not in self._values:  # between two jobs
             return
         counters = {name: number(self._values.get(name)) for name in _COUNTERS}
@@ -178,29 +172,6 @@ class WatchedRank:
         if pending_seconds < _LASTING_S:
             return pending_seconds
         return pending_seconds + now - self.progress.reported_at
-
-
-def number(value: object) -> float:
-    """Return a number that a rank gives; 0 for what is none, or can't be."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < _MOST else 0.0  # NaN is neither
-
-
-def numbered(key: object) -> int | None:
-    """Return the number that a key of JSON is; None if it is none, or none of a process."""
-    text = str(key)
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
-
-
-def _encodings(given: object) -> dict[str, Encoded]:
-    if not isinstance(given, dict):
-        return {}
-    return {
-        printable(str(name)[:_MOST_CHARACTERS]): Encoded(*map(number, of))
-        for name, of in list(given.items())[:_MOST_ENCODINGS]
-        if isinstance(of, list) and len(of) == len(Encoded._fields)
-    }
 
 
 def _links(given: object) -> dict[int, float]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from launcher_process import run_launcher
 
+from horoscale.watch.events import Listener
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -60,6 +62,10 @@ def test_a_job_is_tuned(given: dict[str, int], tmp_path: Path) -> None:
     names = ("FUSION_THRESHOLD", "PARTITION_BYTES", "CREDIT_BYTES")
     limits = [f"HOROSCALE_{n}={verdict[c]}" for n, c in zip(names, COLUMNS, strict=True)]
     assert told.endswith(" ".join(limits))
+    # The status page understands it.
+    [event] = Listener().feed(told.removeprefix("[0]<stderr>:").encode() + b"\n")
+    assert event.kind == "autotune"
+    assert event.text.startswith("process set 0 was tuned")
 
 
 def test_without_a_cache_it_says_that_it_does_nothing() -> None:

@@ -16,6 +16,8 @@ import pytest
 from launcher_process import PATIENCE_S, run_launcher
 from support.watched_launcher import TOKEN, WatchedLauncher, played_hosts, states
 
+import horoscale.watch
+
 RANK = Path(__file__).with_name("watched_rank.py")
 
 
@@ -24,7 +26,9 @@ def program(*arguments: object) -> list[object]:
 
 
 def test_a_stalled_rank_is_late_and_the_others_wait_for_it(tmp_path: Path) -> None:
-    with WatchedLauncher("-np", 3, *program(tmp_path)) as job:
+    soon = {"HOROSCALE_STALL_CHECK_TIME_SECONDS": "2"}
+    with WatchedLauncher("-np", 3, *program(tmp_path), env=soon) as job:
+        assert job.url.startswith("http://127.0.0.1:")
         told = job.wait_until(lambda told: told["job"]["steps_per_second"] > 0)
         assert told["job"]["command"] == f"{os.path.basename(sys.executable)} {RANK.name}"
         assert (told["job"]["size"], told["job"]["elastic"]) == (3, False)
@@ -32,6 +36,12 @@ def test_a_stalled_rank_is_late_and_the_others_wait_for_it(tmp_path: Path) -> No
         told = job.wait_until(lambda told: states(told) == {0: "waiting", 1: "waiting", 2: "late"})
         (one,) = told["sets"]
         assert (one["waits_for"], one["waiting"], one["missing"]) == ("gradient.1", "0-1", "2")
+        told = job.wait_until(
+            lambda told: any(event["kind"] == "stall" for event in told["events"])
+        )
+        stall = next(event for event in told["events"] if event["kind"] == "stall")
+        assert "waited for" in stall["text"]
+        assert "for rank 2" in stall["text"]
         (tmp_path / "stall").unlink()
         told = job.wait_until(lambda told: set(states(told).values()) == {"running"})
         step = told["ranks"][0]["step"]
@@ -111,6 +121,33 @@ def test_a_mismatch_that_the_script_survives_is_told(tmp_path: Path) -> None:
         assert one["severity"] == "error"
 
 
+COMPRESSED = """
+import numpy as np, horoscale.numpy as hvd
+hvd.init()
+values = np.linspace(-1, 1, 10_000, dtype=np.float32)
+for compression in (hvd.Compression.int8, hvd.Compression.adaptive(0.1)):
+    hvd.allreduce(values, name=str(compression), compression=compression)
+open({pipe!r}).read()
+"""
+
+
+def test_what_is_compressed_between_hosts_is_told(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    hosts = played_hosts(tmp_path, "node1:1,node2:1")
+    command = [sys.executable, "-c", COMPRESSED.format(pipe=str(pipe))]
+    with WatchedLauncher("-np", 2, *hosts, *command) as job:
+        told = job.wait_until(
+            lambda told: sum(one["kind"] == "compression" for one in told["events"]) >= 2
+        )
+        texts = [one["text"] for one in told["events"] if one["kind"] == "compression"]
+        assert "tensors are sent as int8 between hosts" in texts
+        assert any("adaptive compression in process set 0, tensors by" in one for one in texts)
+        used = told["job"]["encodings"]["int8"]
+        assert 3 < used["bytes_before"] / used["bytes_after"] < 4
+        assert 0 < used["relative_error"] < 0.02
+
+
 # ---------------------------------------------------------------- the server
 
 
@@ -163,6 +200,15 @@ def test_browsers_are_told_to_be_strict(served: WatchedLauncher) -> None:
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-store"
+
+
+def test_the_page_is_served_as_it_is_written(served: WatchedLauncher) -> None:
+    folder = Path(horoscale.watch.__file__).parent / "page"
+    names = {file.name for file in folder.iterdir()}
+    assert names == {"index.html", "page.css", "page.js", "icon.svg"}
+    for name in names - {"index.html"}:
+        assert served.get(name)[1] == (folder / name).read_bytes()
+    assert served.get("")[1] == (folder / "index.html").read_bytes()
 
 
 def test_the_page_asks_for_nothing_from_elsewhere(served: WatchedLauncher) -> None:

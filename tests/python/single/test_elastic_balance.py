@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horoscale.elastic import DataPlan, balance
+from horoscale import _journal
+from horoscale.elastic import DataPlan, balance, load_balance
 from horoscale.elastic.balancing import balanced, rebalanced, step_seconds
 
 costs_of_ranks = st.lists(st.floats(1e-4, 1e2), min_size=1, max_size=6)
@@ -92,6 +94,22 @@ def test_a_plan_without_balance_reads_the_state_of_one_with_it() -> None:
     assert plain.position == 8
     balancing.load_state_dict(plain.state_dict())
     assert len(balancing.take(1, 2)) == 4
+
+
+def test_a_change_is_noted_for_the_status_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = SimpleNamespace(topology=SimpleNamespace(rank=0))
+    monkeypatch.setattr(load_balance, "current_runtime", lambda: runtime)
+    monkeypatch.setattr(load_balance, "_gather", lambda _: [1.0, 1.0])
+    _journal.note("test", "before")
+    before = _journal.since(0)[-1].number
+    one = balance(48)
+    for sizes in ([64, 32], [48, 48]):  # the second needs no change
+        one.load_state_dict(
+            {"places": ["0", "1"], "sizes": sizes, "costs": [1.0, 1.0], "steps": one.every}
+        )
+        one.decide()
+    [note] = _journal.since(before)
+    assert (note.kind, note.text) == ("balance", "batch sizes by rank are now 48, 48")
 
 
 def test_arguments() -> None:

@@ -132,14 +132,3 @@ def test_names_of_this_machine_in_a_domain_are_its_own_where_others_reach_it(
         assert get(local, "/healthz", Host=f"{name}.example")[0] == 421
     finally:
         server.close()
-
-
-def test_metrics_of_a_thousand_ranks(served: tuple[WatchedJob, StatusServer]) -> None:
-    pytest.importorskip("prometheus_client")
-    code, body = get(served[1], "/metrics")
-    assert code == 200
-    assert len(body) < 2 << 20
-    assert body.count(b"\nhoroscale_steps_total{") == 1000
-    steps = served[0].steps
-    assert f'\nhoroscale_late_operations_total{{rank="3"}} {float(steps)}\n'.encode() in body
-    assert f'\nhoroscale_late_seconds_total{{rank="3"}} {0.25 * steps}\n'.encode() in body

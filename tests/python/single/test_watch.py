@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.recovering_job import Recovering
 from support.watched_job import WatchedJob
 
 from horoscale.watch.events import KEPT, Events, Listener
@@ -113,22 +114,6 @@ def test_findings_name_a_member_that_leaves_an_idle_set_out_of_its_report() -> N
     idle = [of_set(number) for number in range(8)]
     (found,) = of_three_ranks(waits, waits, idle).snapshot()["findings"]
     assert "not been called by rank 2" in found["text"]
-
-
-def test_lossy_encodings_are_summed_and_told_of_once() -> None:
-    watch = JobWatch("python", elastic=False)
-    for rank in range(2):
-        watch.started(rank, rank, "node", rank)
-    for at in (1.0, 2.0):
-        told = {"at": at, "encodings": {"int8": [400, 100, 0.01], "x": [1], "y": "nonsense"}}
-        watch.report({str(rank): told for rank in range(2)}, "node")
-    snapshot = watch.snapshot()
-    assert snapshot["job"]["encodings"] == {
-        "int8": {"bytes_before": 800, "bytes_after": 200, "relative_error": 0.01}
-    }
-    (event,) = snapshot["events"]
-    assert (event["kind"], event["ranks"]) == ("compression", "0-1")
-    assert event["text"] == "tensors are sent as int8 between hosts"
 
 
 def test_a_rank_that_says_nothing_is_silent() -> None:
@@ -264,34 +249,6 @@ def test_events_are_bounded_and_printable() -> None:
 
 
 # ---------------------------------------------------------------- elastic jobs
-
-
-class Recovering:
-    """An elastic job of three ranks, one of which is lost."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.watch = JobWatch("python", elastic=True, clock=lambda: self.now, wall=lambda: self.now)
-        for process in (1, 2, 3):
-            self.watch.started(process, process - 1, "node", process)
-        self.membership(1, {1: 0, 2: 1, 3: 2})
-        self.report(1, {1: 50, 2: 50, 3: 50})
-
-    def membership(self, view: int, ranks: dict[int, int | None], part: str = "member") -> None:
-        self.watch.membership(view, view - 1, [(one, rank, part) for one, rank in ranks.items()])
-
-    def report(self, view: int, commits: dict[int, int]) -> None:
-        for process, commit in commits.items():
-            told = {"view": view, "at": self.now, "commit": commit, "operations": 1}
-            self.watch.report({process: told}, "node")
-
-    def after(self, seconds: float) -> None:
-        self.now += seconds
-
-    @property
-    def phases(self) -> list[tuple[str, float]]:
-        (one,) = self.watch.snapshot()["recoveries"]
-        return [(phase["what"], phase["seconds"]) for phase in one["phases"]]
 
 
 def test_a_recovery_is_told_phase_by_phase() -> None:

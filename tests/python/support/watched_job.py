@@ -13,7 +13,9 @@ TENSORS = 40
 class WatchedJob:
     """`ranks` ranks on hosts of eight, which report like real ones."""
 
-    def __init__(self, ranks: int, *, elastic: bool = False, seed: int = 1) -> None:
+    def __init__(
+        self, ranks: int, *, elastic: bool = False, compressed: bool = False, seed: int = 1
+    ) -> None:
         self.now = 1000.0
         self.random = random.Random(seed)
         self.watch = JobWatch(
@@ -23,6 +25,7 @@ class WatchedJob:
             wall=lambda: 1_700_000_000.0 + self.now,
         )
         self.size = ranks
+        self.compressed = compressed
         self.steps = 0
         self.totals = {rank: [0.0, 0.0, 0.0] for rank in range(ranks)}
         self.stalled: set[int] = set()
@@ -67,6 +70,15 @@ class WatchedJob:
             "network_bytes": done // 8,
             "links": {str(peer): done // 8},
             "late": {"3": [self.steps, 0.25 * self.steps]} if rank == 0 else {},
+            **(self.encoded() if self.compressed else {}),
+        }
+
+    def encoded(self) -> dict[str, object]:
+        """What a rank reports of encodings."""
+        done = self.steps * 220_000_000 // 8
+        return {
+            "encodings": {"0": {"int8": [done, done // 4, 0.006]}},
+            "adaptive": {"0": {"int8": TENSORS - 8, "none": 8}},
         }
 
     def second(self, steps: int = 6) -> None:

@@ -186,6 +186,28 @@ def with_wrong_devices(strategy: Any, folder: Path) -> Any:
     return None
 
 
+def from_different_steps(strategy: Any, folder: Path) -> Any:
+    """Rank 0 alone finds a checkpoint."""
+    trainer, _ = fit(strategy, max_epochs=1)
+    checkpoint = folder / "of rank 0.ckpt"
+    trainer.save_checkpoint(checkpoint)
+    callback = horoscale.lightning.ElasticCheckpoints(hvd.elastic.ObjectState())
+    try:
+        fit(strategy, resume=None if hvd.rank() else checkpoint, callbacks=[callback])
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def with_another_strategy(strategy: Any, folder: Path) -> Any:
+    callback = horoscale.lightning.ElasticCheckpoints(hvd.elastic.ObjectState())
+    try:
+        fit("auto", callbacks=[callback])
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 def fabric(strategy: Any, folder: Path) -> Any:
     if strategy != "horoscale":
         strategy = FabricDDPStrategy(process_group_backend="gloo")
@@ -206,7 +228,7 @@ WAYS: dict[str, Callable[[Any, Path], Any]] = {
     way.__name__: way
     for way in (
         *(plain, clipped, accumulated, mixed, by_hand, resumed, normalised, logged, in_sets),
-        *(in_a_wrong_set, with_wrong_devices, fabric),
+        *(in_a_wrong_set, with_wrong_devices, from_different_steps, with_another_strategy, fabric),
     )
 }
 

@@ -60,6 +60,7 @@ def with_gloo(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def with_horoscale(tmp_path_factory: pytest.TempPathFactory) -> Any:
     more = ("resumed", "normalised", "logged", "with_wrong_devices", "in_a_wrong_set", "fabric")
+    more += ("from_different_steps", "with_another_strategy")
     return trained(ours(2), tmp_path_factory.mktemp("ours"), "horoscale", *WAYS, *more)
 
 
@@ -97,6 +98,8 @@ def test_mistakes_are_told(with_horoscale: Any) -> None:
     for one in with_horoscale:
         assert "make 3 ranks, and the job has 2" in one["with_wrong_devices"]
         assert "ranks [1] are not in the sets that they named" in one["in_a_wrong_set"]
+        assert "from different steps, by rank: [6, 0]" in one["from_different_steps"]
+        assert 'a Trainer with strategy="horoscale"' in one["with_another_strategy"]
 
 
 def test_fabric(with_gloo: Any, with_horoscale: Any) -> None:
