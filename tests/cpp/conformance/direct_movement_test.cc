@@ -186,19 +186,20 @@ TEST_P(DirectMovementTest, Broadcast) {
         std::vector<std::vector<Segment>> segments(kMembers);
         for (uint32_t i = 0; i < sizes.size(); ++i) {
           for (size_t m = 0; m < kMembers; ++m) {
-            std::byte* const in = Input(static_cast<int>(m), sizes[i], shared[m], 7 + i);
-            std::byte* const out =
-                in_place ? in : Input(static_cast<int>(m), sizes[i], shared[m], 99);
-            segments[m].push_back({m == root ? in : nullptr, out, sizes[i]});
+            const auto memory = [&](uint32_t seed) {
+              return Input(static_cast<int>(m), sizes[i], shared[m], seed);
+            };
+            std::byte* const in = m == root ? memory(7 + i) : nullptr;
+            segments[m].push_back({in, in && in_place ? in : memory(99), sizes[i]});
           }
         }
         RunAll([&](Exchange& exchange) {
           return MakeBroadcast(exchange, {root, segments[exchange.self()], {}});
         });
         for (uint32_t i = 0; i < sizes.size(); ++i) {
+          const auto expected = PatternOf(static_cast<int>(root), sizes[i], 7 + i);
           for (size_t m = 0; m < kMembers; ++m) {
-            ExpectBytes(segments[m][i].out, PatternOf(static_cast<int>(root), sizes[i], 7 + i),
-                        "broadcast");
+            ExpectBytes(segments[m][i].out, expected, "broadcast");
           }
         }
       }
