@@ -288,14 +288,20 @@ class TrackerCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._tracker = tracker
         self._step = 0
+        self._batch = -1
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Count steps from those that the optimizer has done."""
-        self._step = int(_innermost(self.model.optimizer).iterations)
+        """Count batches from the optimizer's iterations, if it has done more."""
+        self._step = max(self._step, int(_innermost(self.model.optimizer).iterations))
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Start with the first batch of the epoch."""
+        self._batch = -1
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Count the step, and log the runtime's numbers if it is time."""
-        self._step += 1
+        """Count the batches since the last call, and log the runtime's numbers if it is time."""
+        self._step += batch - self._batch  # more than 1 with steps_per_execution
+        self._batch = batch
         self._tracker.log({}, self._step)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

@@ -75,7 +75,7 @@ class ElasticCheckpoints(lightning.Callback):  # type: ignore[misc]
 
         Raises RuntimeError where they have found different checkpoints.
         """
-        steps = hvd.allgather_object(trainer.global_step)
+        steps = hvd.allgather_object(trainer.global_step, process_set=trainer.strategy.process_set)
         if len(set(steps)) > 1:
             raise RuntimeError(
                 f"the ranks continue from different steps, by rank: {steps}. Save checkpoints in a "

@@ -18,7 +18,8 @@ from horoscale.lightning.environment import HoroscaleEnvironment
 
 BACKEND = "horoscale"
 
-_runtime: weakref.ref[object] | None = None  # for which the default group was made here
+# The default group that was created here last, and the runtime for which it was.
+_created: tuple[weakref.ref[Any], weakref.ref[object]] | None = None
 
 
 class RanksOfJob:
@@ -59,17 +60,24 @@ class RanksOfJob:
 
     def meet(self) -> bool:
         """Create torch.distributed's default group. Returns False if Lightning has to do it."""
-        global _runtime
+        global _created
         if self.of_launcher:
-            is_old = _runtime is not None and _runtime() is not job.current_runtime()
-            if is_old and dist.is_initialized():  # the ranks of an elastic job have changed
+            if _is_outdated():  # the ranks of an elastic job have changed
                 dist.destroy_process_group()
             if not dist.is_initialized():
                 reset_seed()
                 dist.init_process_group(BACKEND, init_method="horoscale://", timeout=self._timeout)
-                _runtime = weakref.ref(job.current_runtime())
+                _created = weakref.ref(dist.group.WORLD), weakref.ref(job.current_runtime())
         return self.of_launcher
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
         """Do nothing: importing horoscale.lightning registers the strategies."""
+
+
+def _is_outdated() -> bool:
+    """Return whether the default group was created here, for another runtime."""
+    if _created is None or not dist.is_initialized():
+        return False
+    group, runtime = (reference() for reference in _created)
+    return group is dist.group.WORLD and runtime is not job.current_runtime()

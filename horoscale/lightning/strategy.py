@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,6 +17,7 @@ from lightning.pytorch.plugins import LayerSync, Precision, TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy
 
 import horoscale.torch as hvd
+from horoscale.elastic.membership import membership
 from horoscale.lightning.elastic import check_elastic
 from horoscale.lightning.environment import environment_of_launcher
 from horoscale.lightning.layer_sync import SyncBatchNormOfSet
@@ -96,6 +99,21 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
         ours = isinstance(sync, TorchSyncBatchNorm)
         self._layers = SyncBatchNormOfSet(lambda: self.process_set) if ours else sync
 
+    def setup_environment(self) -> None:
+        """Prepare the accelerator and join the job."""
+        self._at_sigterm = signal.getsignal(signal.SIGTERM)
+        super().setup_environment()
+
+    def on_train_start(self) -> None:
+        """In an elastic job, let SIGTERM have the effect that it has without Lightning.
+
+        Lightning would end this process with status 0, which means that the training is complete.
+        """
+        super().on_train_start()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if membership().elastic and in_main_thread and self._at_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._at_sigterm)
+
     def set_world_ranks(self) -> None:
         """Set this rank in Lightning."""
         if not self.take_ranks():
@@ -162,14 +180,9 @@ class HoroscaleStrategy(RanksOfJob, DDPStrategy):  # type: ignore[misc]
                 process_set=self.process_set,
                 **self._options,
             )
-
-    def teardown(self) -> None:
-        """End the training. If the ranks change, a new Trainer has other optimizers."""
-        for optimizer in self.optimizers:
-            reducer = getattr(optimizer, "_reducer", None)  # none where the setup has failed
-            if reducer is not None:
+            reducer = getattr(optimizer, "_reducer", None)
+            if reducer is not None:  # after a change of ranks, a new Trainer has other optimizers
                 reducer.retire()
-        super().teardown()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

@@ -137,9 +137,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name; it used to be a class)
             None: parameters become the average of the ranks' parameters.
 
     Returns:
-        The optimizer, with the methods of ReducedStep: synchronize(), skip_synchronize(),
-        no_sync(), set_backward_passes_per_step() and others; with sync_every also
-        synchronize_parameters().
+        The optimizer, with synchronize(), skip_synchronize(), no_sync() and
+        set_backward_passes_per_step(). With sync_every also synchronize_parameters(). Otherwise,
+        unless op is Adasum, also set_local_scale(), set_loss_scale() and finish_step().
 
     Raises:
         ValueError: hvd.init() was not called; names are missing or not unique; an option is wrong;

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from horoscale.common.arguments import set_id
-from horoscale.common.basics import is_initialized, rank
+from horoscale.common.basics import rank
+from horoscale.common.job import is_initialized, is_standby
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.trackers.runtime_scalars import RuntimeScalars
 
@@ -93,7 +94,7 @@ class Tracker:
 
     def _writer(self) -> Sink | None:
         """Return the sink if this rank is the first one or, after the job, was the first one."""
-        if is_initialized():
+        if is_initialized() and not is_standby():
             self._first = self._is_first()
         if not self._first:
             return None
@@ -116,7 +117,8 @@ class Tracker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close(failed=error is not None)
+        is_exit = isinstance(error, SystemExit) and not error.code  # such as of a drained rank
+        self.close(failed=error is not None and not is_exit)
 
 
 def _number(value: Any) -> float:

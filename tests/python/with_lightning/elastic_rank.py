@@ -1,9 +1,10 @@
 """What a rank of test_elastic.py does: it trains in an elastic job, in which ranks are lost.
 
-python elastic_rank.py FOLDER
+python elastic_rank.py FOLDER [SIGNAL]
 
-Each process writes a line for each step into a file of its own. Rank 1 of the first ranks kills
-itself. The training ends some steps after the job has all its ranks again.
+Each process writes a line for each step into a file of its own. Rank 1 of the first ranks sends
+itself a signal, SIGKILL by default. The training ends some steps
+after the job has all its ranks again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import horoscale.lightning
 import horoscale.torch as hvd
 
 FOLDER = Path(sys.argv[1])
+SIGNAL = signal.Signals[sys.argv[2] if len(sys.argv) > 2 else "SIGKILL"]
 SIZE = 3
 KILLED_AT = 13
 CHECKPOINT_STEPS = 5
@@ -42,7 +44,7 @@ class Network(lightning.LightningModule):
 
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         if hvd.rank() == 1 and hvd.size() == SIZE and self.global_step == KILLED_AT:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), SIGNAL)
         (inputs,) = batch
         loss = (self.layer(inputs) - inputs.sum(1, keepdim=True)).square().mean()
         self.log("loss", loss, sync_dist=True)

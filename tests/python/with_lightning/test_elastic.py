@@ -113,6 +113,15 @@ def test_weights_are_those_of_the_checkpoint_on_all_ranks(lines: Any) -> None:
     assert len({tuple(line["weights"]) for line in ends}) == 1
 
 
+def test_a_rank_that_is_terminated_is_replaced_like_one_that_dies(tmp_path: Path) -> None:
+    job = run("-np", 3, "--min-np", 2, sys.executable, PROGRAM, tmp_path, "SIGTERM")
+    assert job.returncode == 0, job.stdout[-10_000:]
+    files = tmp_path.glob("*.jsonl")
+    ended = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [one["size"] for one in ended if one["what"] == "end"] == [3, 3, 3], job.stdout
+    assert len(starts([ended], size=3, after=10)) == 3
+
+
 def test_what_could_not_continue_is_refused_with_a_sentence() -> None:
     job = run("-np", 1, "--min-np", 1, sys.executable, "-c", MISTAKES)
     assert job.returncode == 0, job.stdout

@@ -53,7 +53,9 @@ class Pipeline:
         tied: Sequence[TiedNames] = (),
         activations: Hooks | None = None,
     ) -> None:
-        """Create a pipeline, with the same arguments on all ranks of the axis. Sends nothing yet.
+        """Create a pipeline on all ranks of the axis. Sends nothing yet.
+
+        The schedule, microbatches, reduction and tied parameters must be the same on all ranks.
 
         Args:
             stages: all stages of the model, in order. The rank at position s % axis.size runs stage
