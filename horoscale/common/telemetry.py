@@ -23,6 +23,7 @@ from horoscale._core import Runtime
 from horoscale.common import job
 from horoscale.common.activity import Activity
 from horoscale.common.elastic_link import elastic_link
+from horoscale.common.set_totals import SetTotals
 
 VARIABLE = "HOROSCALE_STATUS_LINK"  # DESCRIPTOR:INODE
 INTERVAL_S = 1.0
@@ -54,6 +55,7 @@ class Telemetry:
         self._told: dict[str, Any] = {}
         self._noted = 0
         self._encoding_sets: list[str] = []
+        self._totals = SetTotals()
         self._telling = threading.Lock()
         self._due = threading.Event()
         threading.Thread(target=self._run, name="horoscale-telemetry", daemon=True).start()
@@ -88,6 +90,10 @@ class Telemetry:
                 self.tell(self.read())
                 self._due.wait(INTERVAL_S)
 
+    def end_job(self) -> None:
+        """Forget the counters of a job that has ended."""
+        self._totals.reset()
+
     def read(self) -> dict[str, Any]:
         """Return all values to report; between two jobs, the script's counters only."""
         activity, metrics = self._activity.read_with_metrics()
@@ -95,7 +101,6 @@ class Telemetry:
         if not metrics:
             return {**_counters, "at": at, "view": 0, "sets": []}  # nothing is pending
         steps = metrics["steps"]
-        sets = list(metrics["process_sets"].values())
         links = sorted(metrics["link_bytes_sent"].items(), key=lambda item: -item[1])
         late = metrics["process_sets"]["0"]["late_ranks"]
         latest = sorted(late, key=lambda one: -late[one]["seconds"])[:_MOST_LATE]
@@ -110,9 +115,7 @@ class Telemetry:
                 round(steps["exposed_seconds"], 6),
                 round(steps["waiting_seconds"], 6),
             ],
-            "operations": sum(one["operations"] for one in sets),
-            "reduced_bytes": sum(one["bytes"] for one in sets),
-            "message_bytes": sum(one["message_bytes_sent"] for one in sets),
+            **self._totals.over(metrics["process_sets"]),
             "shared_bytes": metrics["data_bytes_sent"] - metrics["network_bytes_sent"],
             "network_bytes": metrics["network_bytes_sent"],
             "links": dict(links[:_MOST_LINKS]),
@@ -182,6 +185,7 @@ def _end() -> None:
     if _telemetry is not None and _telemetry.process == os.getpid():
         with contextlib.suppress(OSError):
             _telemetry.tell({})
+        _telemetry.end_job()
 
 
 def _inherited(given: str) -> socket.socket | None:

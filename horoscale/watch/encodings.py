@@ -1,6 +1,7 @@
-"""What the encodings of a job save, by process set, and what adaptive compression has chosen.
+"""How much the encodings of a job save, by process set, and what adaptive compression has chosen.
 
-Totals only grow, also where ranks leave the job. What is kept is bounded, whatever ranks report.
+Totals never decrease, even if ranks leave the job. They are lower bounds: what a rank sends after
+its last report is not counted. Memory is bounded, whatever ranks report.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from horoscale.runner.text import printable
 from horoscale.watch.values import number
 
-MOST_TOTALS = 256  # pairs of a process set and an encoding; further ones are put together
+MOST_TOTALS = 256  # pairs of a process set and an encoding; further ones are counted together
 OTHER = "other"
 _MOST_SETS = 8  # in the report of a rank
 _MOST_ENCODINGS = 8  # of a set, in the report of a rank
@@ -21,7 +22,7 @@ _MOST_DIGITS = 10  # of the ID of a set
 
 
 class Encoded(NamedTuple):
-    """What was sent in a lossy encoding."""
+    """Bytes that were sent in a lossy encoding, and the relative error."""
 
     bytes_before: float
     bytes_after: float
@@ -29,7 +30,7 @@ class Encoded(NamedTuple):
 
 
 class EncodedTotal(NamedTuple):
-    """The same of all ranks: the sum of the bytes, and the largest error on any of them."""
+    """The sum of all ranks' bytes, and the largest relative error reported last by any of them."""
 
     process_set: str  # its ID, or "other"
     encoding: str
@@ -39,38 +40,40 @@ class EncodedTotal(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes were sent."""
+        """The factor by which the encoding reduced the bytes."""
         return self.bytes_before / self.bytes_after if self.bytes_after else 1.0
 
 
 EncodedOfRank = Mapping[tuple[str, str], Encoded]  # by process set and encoding
-ChosenOfRank = Mapping[str, Mapping[str, int]]  # by process set: how many tensors by encoding
+ChosenOfRank = Mapping[str, Mapping[str, int]]  # by process set: number of tensors by encoding
 
 
 class Encodings:
-    """Of a job."""
+    """The encodings of a job, from the reports of its ranks."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], tuple[float, float]] = {}
+        self._errors: dict[tuple[str, str], float] = {}  # reported last, by any rank
         self._chosen: dict[str, Mapping[str, int]] = {}  # by process set
-        self._tellers: dict[str, int] = {}  # by process set: whose reports count
+        self._tellers: dict[str, int] = {}  # by process set: the process whose reports count
 
     def take(self, before: EncodedOfRank, now: EncodedOfRank) -> None:
         """Take two successive reports of a rank."""
         for key, used in now.items():
             last = before.get(key)
-            if last is None or used.bytes_before < last.bytes_before:  # a new runtime's
+            if last is None or _restarted(last, used):
                 last = Encoded(0.0, 0.0, 0.0)
             kept = self._key(key)
             sent, encoded = self._totals.get(kept, (0.0, 0.0))
             sent += used.bytes_before - last.bytes_before
-            encoded += max(0.0, used.bytes_after - last.bytes_after)
+            encoded += used.bytes_after - last.bytes_after
             self._totals[kept] = (sent, encoded)
+            self._errors[kept] = used.relative_error
 
     def decided(self, process: int, chosen: ChosenOfRank) -> list[str]:
-        """Take the choices that a process reports; return those that are new, in words.
+        """Take the choices that a process reports, and return a sentence for each change.
 
-        All members of a set have the same choices, but report them at different moments: the
+        All members of a set make the same choices, but report them at different times. Only the
         reports of one of them count, as long as it has any.
         """
         if self._tellers:
@@ -88,7 +91,7 @@ class Encodings:
             if self._chosen.get(process_set) == tensors:
                 continue
             if process_set not in self._chosen and len(self._chosen) >= _MOST_CHOSEN:
-                self._chosen.pop(next(iter(self._chosen)))
+                self._chosen.pop(self._replaceable())
             self._chosen[process_set] = tensors
             counts = ", ".join(f"{name} {count}" for name, count in sorted(tensors.items()))
             news.append(
@@ -96,15 +99,20 @@ class Encodings:
             )
         return news
 
+    def _replaceable(self) -> str:
+        """Return a set that no process reports any more, or else the oldest one."""
+        unreported = (one for one in self._chosen if one not in self._tellers)
+        return next(unreported, next(iter(self._chosen)))
+
     def totals(self, ranks: Iterable[EncodedOfRank]) -> list[EncodedTotal]:
-        """Return the totals; `ranks` is what the living ranks have reported last."""
+        """Return the totals, given the last reports of the living ranks."""
         errors: dict[tuple[str, str], float] = {}
         for one in ranks:
             for key, used in one.items():
                 kept = self._key(key)
                 errors[kept] = max(errors.get(kept, 0.0), used.relative_error)
         return [
-            EncodedTotal(*key, *sizes, errors.get(key, 0.0))
+            EncodedTotal(*key, *sizes, errors.get(key, self._errors[key]))
             for key, sizes in sorted(self._totals.items())
         ]
 
@@ -113,8 +121,13 @@ class Encodings:
         return key if has_place else (OTHER, OTHER)
 
 
+def _restarted(last: Encoded, now: Encoded) -> bool:
+    """Return whether a counter decreased: it belongs to a new runtime or process set."""
+    return now.bytes_before < last.bytes_before or now.bytes_after < last.bytes_after
+
+
 def chosen_tensors(ranks: Iterable[ChosenOfRank]) -> dict[tuple[str, str], int]:
-    """Return how many tensors are sent in each encoding, by process set and encoding."""
+    """Return the number of tensors by process set and chosen encoding."""
     known: dict[str, Mapping[str, int]] = {}
     for one in ranks:
         for process_set, tensors in one.items():
@@ -128,7 +141,7 @@ def chosen_tensors(ranks: Iterable[ChosenOfRank]) -> dict[tuple[str, str], int]:
 
 
 def by_encoding(totals: Iterable[EncodedTotal]) -> dict[str, dict[str, float]]:
-    """Return the totals of all process sets together as values of JSON."""
+    """Return the totals over all process sets by encoding, as JSON values."""
     told: dict[str, dict[str, float]] = {}
     for one in totals:
         whole = told.setdefault(one.encoding, dict.fromkeys(Encoded._fields, 0.0))
@@ -139,7 +152,7 @@ def by_encoding(totals: Iterable[EncodedTotal]) -> dict[str, dict[str, float]]:
 
 
 def encoded_of(given: object) -> EncodedOfRank:
-    """Return what a rank reports that it has sent; without what no rank says."""
+    """Return the encodings in a rank's report, without malformed entries."""
     return {
         (process_set, name): Encoded(*map(number, values))
         for process_set, name, values in _of_sets(given)
@@ -148,7 +161,7 @@ def encoded_of(given: object) -> EncodedOfRank:
 
 
 def chosen_of(given: object) -> ChosenOfRank:
-    """Return which encodings a rank reports that adaptive compression has chosen; likewise."""
+    """Return the choices of adaptive compression in a rank's report, without malformed entries."""
     chosen: dict[str, dict[str, int]] = {}
     for process_set, name, count in _of_sets(given):
         if (tensors := int(number(count))) > 0:

@@ -8,12 +8,11 @@ from typing import Any
 
 from horoscale.driver.progress import SILENT_S, Progress
 from horoscale.watch.encodings import ChosenOfRank, EncodedOfRank, chosen_of, encoded_of
-from horoscale.watch.values import number, numbered
+from horoscale.watch.values import MOST, number, numbered
 
 _LASTING_S = 1.0  # an operation that was pending for so long is taken to be still
 WAITS_S = 2.0  # an operation that has been pending for so long is told of
 _STEP_IS_OLD = 3.0  # steps, or seconds: a rank without one for longer makes none now
-_MOST = 1e18
 _LEAST_S = 1e-6  # less than that no step takes, and no two reports are apart
 _MOST_LINKS = 16
 _MOST_LATE = 16
@@ -102,7 +101,7 @@ class WatchedRank:
             return
         counters = {name: number(self._values.get(name)) for name in _COUNTERS}
         links = _links(self._values.get("links"))
-        if _LEAST_S < seconds < _MOST and self.counters["operations"] <= counters["operations"]:
+        if _LEAST_S < seconds < MOST and self.counters["operations"] <= counters["operations"]:
             self.rates = {
                 name: max(0.0, counters[name] - self.counters[name]) / seconds for name in _COUNTERS
             }

@@ -1,19 +1,19 @@
-"""Numbers in what a process reports, which may be anything."""
+"""Numbers in reports of processes, which are not trusted."""
 
 from __future__ import annotations
 
-_MOST = 1e18
+MOST = 1e18
 _MOST_DIGITS = 9
 
 
 def number(value: object) -> float:
-    """Return a number that a rank gives; 0 for what is none, or can't be."""
+    """Return a reported number; 0 if it is not a number, negative or too large."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(value) if 0 <= value < _MOST else 0.0  # NaN is neither
+    return float(value) if 0 <= value < MOST else 0.0  # false for NaN
 
 
 def numbered(key: object) -> int | None:
-    """Return the number that a key of JSON is; None if it is none, or none of a process."""
+    """Return a key of JSON as the number of a process; None if it is not one."""
     text = str(key)
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -55,6 +55,29 @@ def test_totals_do_not_fall_when_ranks_leave_or_begin_anew() -> None:
     assert totals(watch) == {("0", "int8"): (900, 225)}
 
 
+def test_a_new_set_with_the_id_of_a_removed_one_is_counted_in_full() -> None:
+    watch = watched(1)
+    watch.report({"0": {"encodings": {"3": {"int8": [400, 100, 0.3]}}}}, "node")
+    watch.report({"0": {"encodings": {"3": {"int8": [500, 20, 0.3]}}}}, "node")
+    assert totals(watch) == {("3", "int8"): (900, 120)}
+
+
+def test_the_last_known_error_stays_with_the_totals() -> None:
+    watch = watched(1)
+    watch.report({"0": {"encodings": {"1": {"int8": [400, 100, 0.3]}}}}, "node")
+    watch.report({"0": {"encodings": {}}}, "node")
+    (one,), _ = watch.encodings()
+    assert (one.bytes_before, one.relative_error) == (400, 0.3)
+
+
+def test_the_choices_of_a_set_that_exists_are_not_evicted() -> None:
+    encodings = Encodings()
+    assert len(encodings.decided(0, {"0": {"int8": 3}})) == 1
+    for number in range(1, 300):
+        assert encodings.decided(0, {"0": {"int8": 3}, str(number): {"int8": 1}}) != []
+        assert encodings.decided(0, {"0": {"int8": 3}}) == []
+
+
 def test_what_is_kept_is_bounded() -> None:
     encodings = Encodings()
     for number in range(2 * MOST_TOTALS):
