@@ -1,5 +1,5 @@
-"""A job that one can watch: what `horoscalerun --status-port` serves.
+"""Live job status, served over HTTP by `horoscalerun --status-port`.
 
-rank.py, process_sets.py, events.py, recoveries.py and job.py hold what is known of the job, without
-I/O; prometheus.py and server.py serve it; page/ is what a browser gets (docs/status.md).
+rank.py, process_sets.py, events.py, recoveries.py and job.py hold the state of the job and do no
+I/O. prometheus.py and server.py serve it. page/ is the page for browsers (docs/status.md).
 """

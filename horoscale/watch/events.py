@@ -1,7 +1,7 @@
-"""What happened in a watched job, newest last, and what of it ranks say on standard error.
+"""Events of a watched job, newest last, including those parsed from the ranks' standard error.
 
-The runtime's warnings, verdicts of autotuning and errors are lines of a known form there; all else
-that a rank prints is left alone.
+The runtime's warnings and errors and autotuning decisions are lines of a known format. All other
+output is ignored.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from horoscale._rank_ranges import rank_ranges
 from horoscale.runner.text import printable
 
 KEPT = 400
-_LOOKED_BACK = 16  # for the same event of another rank
-_MOST_RANKS = 64  # named by one event
+_LOOKED_BACK = 16  # recent events searched for a duplicate from another rank
+_MOST_RANKS = 64  # listed per event
 _MOST_CHARACTERS = 500
 _MOST_LINE_BYTES = 4096
 
-# "[rank 2] warning: text", with a time before it where the user wants one.
+# "[rank 2] warning: text", optionally preceded by a timestamp.
 _LOG = re.compile(r"^(?:\S+ \S+ )?\[rank \d+\] (warning|error|fatal|autotune): (.+)$")
 _RAISED = re.compile(
     r"^(?:[\w.]+\.)?(MismatchError|DuplicateNameError|RankFailedError|HorovodInternalError): (.+)$"
@@ -29,7 +29,7 @@ _STALLS = ("has waited for", "has not advanced for", "is not done", "wait for ea
 
 
 class Said(NamedTuple):
-    """A line of a rank's that tells something of the job."""
+    """An event parsed from a line of a rank's standard error."""
 
     kind: str
     severity: str
@@ -37,7 +37,10 @@ class Said(NamedTuple):
 
 
 class Events:
-    """The last events. Those that several ranks tell alike, one after the other, are one."""
+    """The most recent events (at most `KEPT`).
+
+    Equal events of ranks that are close together are merged into one.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -52,7 +55,15 @@ class Events:
         severity: str = "info",
         ranks: Iterable[int] = (),
     ) -> None:
-        """Add one: `at` is the time of day; `severity` is "info", "warning" or "error"."""
+        """Add an event, or merge it with a recent one that has the same kind and text.
+
+        Args:
+            kind: The kind of event, such as "runtime" or "recovery".
+            text: The text, truncated to 500 characters.
+            at: The time of day, in seconds since the epoch.
+            severity: "info", "warning" or "error".
+            ranks: The ranks it concerns. Events without ranks are never merged.
+        """
         text, given = printable(text[:_MOST_CHARACTERS])[:_MOST_CHARACTERS], set(ranks)
         for one in list(self._kept)[-_LOOKED_BACK:]:
             if given and (one["kind"], one["text"]) == (kind, text):
@@ -66,12 +77,12 @@ class Events:
 
     def _append(self, event: dict[str, Any], at: float) -> None:
         self._number += 1
-        event.setdefault("id", self._number)  # stays, where the same comes again
+        event.setdefault("id", self._number)  # kept when the event is repeated
         event.update(number=self._number, time=round(at, 3))
         self._kept.append(event)
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Return the events after that number, as values of JSON."""
+        """Return the events with a number greater than `number`, as JSON values."""
         return [
             {
                 **{name: value for name, value in one.items() if name != "of"},
@@ -83,17 +94,17 @@ class Events:
 
 
 class Listener:
-    """Finds in what a rank writes to standard error the lines that tell something of the job."""
+    """Parser of one rank's standard error that extracts the lines that describe events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Said]:
-        """Take a piece; return what is complete in it."""
+        """Parse a chunk of output; yield the events of the lines it completes."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest if len(rest) <= _MOST_LINE_BYTES else b""
         for line in lines:
-            # Most are of neither form: that is found out without decoding them.
+            # Most lines match neither pattern: skip them without decoding.
             if len(line) <= _MOST_LINE_BYTES and (b"[rank " in line or b"Error: " in line):
                 yield from _understood(line.decode(errors="replace").strip())
 

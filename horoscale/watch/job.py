@@ -1,6 +1,6 @@
-"""JobWatch: all that is known of a watched job. Time goes in, values of JSON come out: no I/O.
+"""JobWatch: the state of a watched job, returned as JSON values. It does no I/O.
 
-Any thread may use it. The launcher tells it what happens, the server asks it.
+The launcher updates it and the server reads it. It is thread-safe, and its clocks can be replaced.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from horoscale.watch.rank import WatchedRank
 from horoscale.watch.recoveries import Recoveries
 from horoscale.watch.values import numbered
 
-HISTORY = 120  # points
+HISTORY = 120  # points kept
 _INTERVAL_S = 1.0
-_KEPT_ENDED = 256  # processes that have ended, of those that are gone from an elastic job
+_KEPT_ENDED = 256  # ended processes kept of an elastic job
 MOST_LINKS = 64
 _MOST_FINDINGS = 50
 _NOTES = ("mismatch", "balance")
 
 
 class JobWatch:
-    """What is known of a job."""
+    """The state of a watched job."""
 
     def __init__(
         self,
@@ -46,7 +46,14 @@ class JobWatch:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Begin: `command` is what is shown of it, without arguments, which may be secret."""
+        """Start watching a job.
+
+        Args:
+            command: The command to display, without its arguments, which may be secret.
+            elastic: Whether the job is elastic.
+            clock: Returns monotonic time, in seconds.
+            wall: Returns the time of day, in seconds since the epoch.
+        """
         self._lock = threading.Lock()
         self._clock, self._wall = clock, wall
         self._command = printable(command)
@@ -56,23 +63,23 @@ class JobWatch:
         self._state = "starting"
         self._view = 0
         self._resets = 0
-        self._ranks: dict[int, WatchedRank] = {}  # by process
+        self._ranks: dict[int, WatchedRank] = {}  # by process number
         self._listeners: dict[int, Listener] = {}
-        self._hosts: dict[str, str] = {}  # name: state
+        self._hosts: dict[str, str] = {}  # state by name
         self._events = Events()
         self._recoveries = Recoveries()
         self._encodings = Encodings()
         self._history: deque[dict[str, float]] = deque(maxlen=HISTORY)
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ updates by the launcher
 
     def host(self, name: str, state: str) -> None:
-        """Take that a host is "up" or "lost"."""
+        """Set the state of a host: "up" or "lost"."""
         with self._lock:
             self._hosts[printable(name)] = state
 
     def started(self, process: int, rank: int | None, host: str, slot: int) -> None:
-        """Take that a process was started."""
+        """Record that a process was started; `rank` is None for a standby."""
         with self._lock:
             host = printable(host)
             self._hosts.setdefault(host, "up")
@@ -81,7 +88,7 @@ class JobWatch:
             self._state = "running"
 
     def ended(self, process: int, status: int, how: str, *, expected: bool = False) -> None:
-        """Take the end of a process; `expected` is one that was told to end."""
+        """Record the end of a process; `expected` means that it was told to end."""
         with self._lock:
             one = self._ranks.get(process)
             if one is None or not one.lives:
@@ -89,7 +96,7 @@ class JobWatch:
             now = self._clock()
             one.status, one.ended_at = status, now
             self._listeners.pop(process, None)
-            self._encodings.decided(process, {})  # the reports of another one count
+            self._encodings.decided(process, {})  # another member of each set reports from now on
             if status != 0 and not expected:
                 if self._elastic and one.rank is not None and self._view > 0:
                     self._recoveries.lost(one, how, self._view, now, self._wall())
@@ -98,7 +105,7 @@ class JobWatch:
             self._forget()
 
     def report(self, reports: Mapping[object, object], host: str) -> None:
-        """Take what the supervisor of a host tells of its processes."""
+        """Process the report of a host's supervisor: the changed values of its processes."""
         with self._lock:
             now = self._clock()
             for key, changed in reports.items():
@@ -117,7 +124,7 @@ class JobWatch:
                 self._history.append(self._point(now))
 
     def printed(self, process: int, data: bytes) -> None:
-        """Take what a process wrote to standard error."""
+        """Process what a process wrote to standard error."""
         listener = self._listeners.get(process)
         if listener is None:
             return
@@ -126,14 +133,20 @@ class JobWatch:
                 self._add(said.kind, said.text, said.severity, self._ranks.get(process))
 
     def event(self, kind: str, text: str, severity: str = "info") -> None:
-        """Take what the launcher says."""
+        """Add an event of the launcher; `severity` is "info", "warning" or "error"."""
         with self._lock:
             self._add(kind, text, severity)
 
     def membership(
         self, view: int, resets: int, parts: Iterable[tuple[int, int | None, str]]
     ) -> None:
-        """Take how an elastic job is: of each process its rank and its part."""
+        """Update the membership of an elastic job.
+
+        Args:
+            view: The number of the view.
+            resets: How often the ranks have changed.
+            parts: The process, rank and part of each process; the rank is None if it has none.
+        """
         with self._lock:
             for process, rank, part in parts:
                 if (one := self._ranks.get(process)) is not None and one.lives:
@@ -146,7 +159,7 @@ class JobWatch:
             self._look(self._clock())
 
     def stopping(self, why: str) -> None:
-        """Take that what is left of the job is being ended."""
+        """Record that the remaining processes of the job are being ended."""
         with self._lock:
             if self._state != "ending":
                 self._state = "ending"
@@ -175,7 +188,10 @@ class JobWatch:
                 self._add(note[0], str(note[1]), severity, one)
 
     def _forget(self) -> None:
-        """Drops who is gone: an elastic job may go through thousands of processes."""
+        """Drop ended processes whose rank is taken again, and the oldest others beyond a limit.
+
+        An elastic job may go through thousands of processes.
+        """
         if not self._elastic:
             return
         taken = {one.rank for one in self._ranks.values() if one.lives}
@@ -186,7 +202,11 @@ class JobWatch:
             self._ranks.pop(one.process, None)
 
     def _point(self, now: float) -> dict[str, float]:
-        """Return a point of the history: the mean over the ranks that make steps."""
+        """Return a point of the history.
+
+        Times are means over the living ranks that make steps, in seconds a step. `bytes` is the sum
+        over all living ranks, in bytes per second.
+        """
         living = [one for one in self._ranks.values() if one.lives]
         steps = [one.step for one in living if one.step and one.steps_per_second(now)]
         return {
@@ -197,10 +217,10 @@ class JobWatch:
             "bytes": round(sum(one.rates["reduced_bytes"] for one in living)),
         }
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ queries by the server
 
     def snapshot(self, since: int = 0) -> dict[str, Any]:
-        """Return all there is to know, as values of JSON; events only after number `since`."""
+        """Return the whole state as JSON values, with only the events numbered above `since`."""
         with self._lock:
             now = self._clock()
             sets, late = process_sets(self._ranks.values(), now)
@@ -237,7 +257,7 @@ class JobWatch:
             "hosts": dict(sorted(self._hosts.items())),
             "began": round(self._began_at, 3),
             "seconds": round(now - self._began, 1),
-            # A script that counts them itself does so through all views.
+            # A script that counts its own steps keeps counting across views.
             "steps": max(scripts, default=0) or max((one.steps for one in living), default=0),
             "steps_per_second": round(median(speeds), 3) if speeds else 0.0,
             "reduced_bytes_per_second": round(sum(one.rates["reduced_bytes"] for one in living)),
@@ -304,7 +324,10 @@ class JobWatch:
         ]
 
     def encodings(self) -> tuple[list[EncodedTotal], dict[tuple[str, str], int]]:
-        """Return what lossy encodings have saved, and how many tensors are in each adaptive one."""
+        """Return the totals of lossy encodings, and tensor counts of adaptive compression.
+
+        The counts are by process set and encoding.
+        """
         with self._lock:
             living = [one for one in self._sorted() if one.lives and one.rank is not None]
             return (
@@ -313,7 +336,7 @@ class JobWatch:
             )
 
     def ranks(self) -> list[RankTotals]:
-        """Return the counters of the ranks that there are."""
+        """Return the counters of the living ranks, without standbys."""
         with self._lock:
             now = self._clock()
             return [
@@ -332,15 +355,15 @@ class JobWatch:
 
 
 class RankTotals(NamedTuple):
-    """What a rank has counted since it began."""
+    """The counters of a rank since it started."""
 
     rank: int
     host: str
     steps: int
-    totals: tuple[float, float, float]  # seconds of steps, of exposed communication, of waiting
+    totals: tuple[float, float, float]  # seconds in steps, exposed communication, waiting
     counters: dict[str, float]
-    age: float  # of its last report, in seconds
-    late: dict[int, tuple[float, float]]  # for which ranks others waited: how often, seconds
+    age: float  # seconds since its last report
+    late: dict[int, tuple[float, float]]  # rank others waited for: (times, seconds)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,4 +1,4 @@
-"""What process sets execute and wait for, and for whom, by what their members report."""
+"""What each process set executes, and which ranks it waits for, from its members' reports."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from horoscale.watch.rank import WAITS_S, WatchedRank
 
 MOST_SETS = 128
 _MOST_RANGES = 32
-_Reports = list[tuple[WatchedRank, dict[str, Any]]]  # of the members of a set
+_Reports = list[tuple[WatchedRank, dict[str, Any]]]  # from the members of one set
 
 
 def process_sets(ranks: Iterable[WatchedRank], now: float) -> tuple[list[dict[str, Any]], set[int]]:
-    """Return the sets as values of JSON, the longest waiting first, and the ranks that are missed.
+    """Return the process sets as JSON values, longest wait first, and the ranks they wait for.
 
-    A set is what its id and its list of ranks say: those of two views are two.
+    A set is identified by its id and its list of ranks, so sets of two views with the same id but
+    different ranks are listed separately. At most `MOST_SETS` sets are returned.
     """
     living = {one.rank: one for one in ranks if one.lives and one.rank is not None}
     reports: dict[tuple[int, str], _Reports] = {}
@@ -36,7 +37,10 @@ def process_sets(ranks: Iterable[WatchedRank], now: float) -> tuple[list[dict[st
 
 
 def _longest(of: _Reports, now: float) -> tuple[float, str]:
-    """Return for how long the set's oldest operation waits, 0 for a short time; and its name."""
+    """Return the wait of the set's longest-pending operation, in seconds, and its name.
+
+    Waits shorter than `WAITS_S` are returned as `(0.0, "")`.
+    """
     waits = [
         (rank.until_now(one["pending_seconds"], now), one["pending_operation"])
         for rank, one in of

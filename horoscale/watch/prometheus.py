@@ -1,4 +1,4 @@
-"""The metrics of a watched job for Prometheus, by prometheus-client where it is installed."""
+"""Prometheus metrics of a watched job; requires the optional package prometheus-client."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ _STATES = (
 
 
 class MissingError(RuntimeError):
-    """prometheus-client is not installed; the message says what to do."""
+    """Raised if prometheus-client is not installed; the message says how to install it."""
 
 
 def is_available() -> bool:
-    """Tell whether prometheus-client is installed."""
+    """Return whether prometheus-client is installed."""
     return importlib.util.find_spec("prometheus_client") is not None
 
 
 def exposition(watch: JobWatch) -> tuple[bytes, str]:
-    """Return the metrics in Prometheus' text format, and its content type.
+    """Return the metrics in the Prometheus text format, and its content type.
 
-    Raises MissingError without prometheus-client.
+    Raises:
+        MissingError: prometheus-client is not installed.
     """
     if not is_available():
         raise MissingError(MISSING)
@@ -47,13 +48,13 @@ def exposition(watch: JobWatch) -> tuple[bytes, str]:
 
 
 class _Collector:
-    """What prometheus-client asks when it is asked."""
+    """A collector that prometheus-client calls on each scrape."""
 
     def __init__(self, watch: JobWatch) -> None:
         self._watch = watch
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics as they are now."""
+        """Yield the current metrics."""
         yield from self._of_job()
         yield from self._of_ranks()
         yield from self._of_encodings()

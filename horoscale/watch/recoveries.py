@@ -1,4 +1,4 @@
-"""How an elastic job gets over the loss of ranks, phase by phase, as it happens."""
+"""Recoveries of an elastic job from the loss of ranks, tracked phase by phase."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from horoscale.watch.rank import WatchedRank
 
 KEPT = 8
-_MOST_LOST = 64  # ranks, by name
+_MOST_LOST = 64  # lost ranks listed per recovery
 
-# In this order; a job may skip some.
+# Phases in the order they occur; a job may skip some.
 LOST = "ranks were lost"
 NOTICED = "a survivor has reported"
 REPORTED = "all survivors have reported"
@@ -21,13 +21,13 @@ STEPPED = "the first step"
 
 
 class Recoveries:
-    """The last ones, newest last."""
+    """The most recent recoveries (at most `KEPT`), newest last."""
 
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return them as values of JSON, times in seconds since the loss."""
+        """Return the recoveries as JSON values; phase times are in seconds since the loss."""
         return [
             {
                 "time": one["time"],
@@ -44,11 +44,19 @@ class Recoveries:
 
     @property
     def going_on(self) -> bool:
-        """Whether one is under way."""
+        """Whether a recovery is in progress."""
         return self._open is not None
 
     def lost(self, rank: WatchedRank, how: str, view: int, now: float, at: float) -> None:
-        """Take that a rank of a view has been lost: the first one begins a recovery."""
+        """Record the loss of a rank; start a recovery if none is in progress.
+
+        Args:
+            rank: The lost rank.
+            how: How its process ended.
+            view: The view it was lost from.
+            now: The time on the monotonic clock, in seconds.
+            at: The time of day, in seconds since the epoch.
+        """
         one = self._open
         if one is None:
             phases = {LOST: 0.0}
@@ -59,7 +67,7 @@ class Recoveries:
             one["lost"].append({"rank": rank.rank, "host": rank.host, "how": how})
 
     def look(self, view: int, ranks: Collection[WatchedRank], now: float) -> list[str]:
-        """Take how the ranks are now; return the phases that have been reached since."""
+        """Update the current recovery from the ranks' state; return the phases newly reached."""
         one = self._open
         if one is None:
             return []
@@ -86,12 +94,15 @@ class Recoveries:
 
 
 def _have_stepped(first: dict[int, object], members: Collection[WatchedRank]) -> bool:
-    """Whether one has gone on since it met the others: `first` is how far each was then."""
+    """Return whether any member has progressed since it joined the others in the view.
+
+    `first` maps each process to its progress when it joined; new processes are added to it.
+    """
     done = {rank.process: how_far(rank) for rank in members}
     return any(first.setdefault(process, how) != how for process, how in done.items())
 
 
 def how_far(rank: WatchedRank) -> Mapping[str, int]:
-    """Return what changes when a rank goes on."""
+    """Return a rank's progress: the counters of its script, except the epoch, and its steps."""
     counters = {name: value for name, value in rank.progress.counters.items() if name != "epoch"}
     return {**counters, "steps": rank.steps}

@@ -1,9 +1,8 @@
-"""StatusServer: the page, the JSON and the metrics of a watched job over HTTP, from a thread.
+"""StatusServer: serves the page, JSON and metrics of a watched job over HTTP, from a thread.
 
-Who asks has to know the token, which the URL of the page has; /healthz and the files of the page,
-which tell nothing of the job, need none. The Host header has to be this machine's, so that no page
-of somebody else's can have a browser ask under a name that it leads here. Nothing is changed by any
-request.
+Requests must have the token, which is part of the page's URL. /healthz and the page's static files
+reveal nothing about the job and need no token. The Host header must name this machine, which
+prevents DNS rebinding from other websites. All requests are read-only.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from horoscale._version import __version__
 from horoscale.watch import prometheus
 from horoscale.watch.job import JobWatch
 
-_MOST_CONNECTIONS = 32  # at a time; further ones are closed
-_TIMEOUT_S = 20.0  # until a request is there, from the one before; to send an answer
-_FRESH_S = 0.5  # as long a snapshot is used again, however many ask
+_MOST_CONNECTIONS = 32  # concurrent; further ones are closed
+_TIMEOUT_S = 20.0  # to receive a request, from the end of the one before; to send a response
+_FRESH_S = 0.5  # a snapshot is reused for this long, for all clients
 _GZIP_BYTES = 1400
 _GZIP_LEVEL = 5
-_END_S = 0.1  # at most, until a server that is to end does
+_END_S = 0.1  # the longest that shutdown() waits for the serving loop
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -52,14 +51,15 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# Parts of the snapshot that have an address of their own.
+# Parts of the snapshot with an endpoint of their own.
 _PARTS = ("job", "ranks", "sets", "links", "history", "findings", "recoveries", "events")
 
 
 class Answers:
-    """What is served, apart from HTTP.
+    """The bodies of responses, independent of HTTP.
 
-    All JSON within half a second is of one snapshot; each scrape of the metrics makes its own.
+    JSON responses share a snapshot for half a second. Each scrape of the metrics reads the current
+    state.
     """
 
     def __init__(self, watch: JobWatch) -> None:
@@ -69,7 +69,10 @@ class Answers:
         self._made_at = float("-inf")
 
     def json(self, part: str | None, since: int) -> bytes:
-        """Return the whole snapshot or a part of it, with events after number `since`."""
+        """Return the snapshot or a part of it as JSON, with only the events numbered above `since`.
+
+        `part` is the name of a part, or None for the whole snapshot.
+        """
         snapshot = self._fresh()
         events = [one for one in snapshot["events"] if one["number"] > since]
         value: Any = {**snapshot, "events": events} if part is None else snapshot[part]
@@ -78,7 +81,11 @@ class Answers:
         return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return what Prometheus gets; raises prometheus.MissingError."""
+        """Return the metrics in the Prometheus text format, and its content type.
+
+        Raises:
+            prometheus.MissingError: prometheus-client is not installed.
+        """
         return prometheus.exposition(self._watch)
 
     def _fresh(self) -> dict[str, Any]:
@@ -90,12 +97,16 @@ class Answers:
 
 
 class StatusServer:
-    """Serves from its creation until close(). Raises OSError where the address can't be used."""
+    """An HTTP server that runs in a thread from its creation until close().
+
+    Raises:
+        OSError: The server cannot bind to the address.
+    """
 
     def __init__(
         self, watch: JobWatch, port: int, address: str = "127.0.0.1", token: str | None = None
     ) -> None:
-        """Bind: port 0 takes a free one. Without a token one is made."""
+        """Bind and start serving; port 0 selects a free port, no token generates one."""
         self.token = token or secrets.token_urlsafe(24)
         self.address = address
         self._server = _Server(address, port, Answers(watch), self.token)
@@ -110,16 +121,16 @@ class StatusServer:
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody but users of this machine reaches it."""
+        """Whether the server is reachable only from this machine (a loopback address)."""
         return self._server.is_local
 
     def url(self, host: str | None = None) -> str:
-        """Return the address of the page, without the token."""
+        """Return the URL of the page, without the token; `host` defaults to the bound address."""
         name = host or self.address
         return f"http://{f'[{name}]' if ':' in name else name}:{self.port}/"
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving and wait for the serving thread to end."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -140,49 +151,53 @@ class _Server(ThreadingHTTPServer):
         super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking the name service who this is."""
+        """Bind without a reverse DNS lookup of this host, which HTTPServer does."""
         if self.allow_reuse_address:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, if there is room."""
+        """Serve a connection in a new thread, or close it if there are too many."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # there is no thread for it
+        except BaseException:  # the thread did not start
             self._places.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in its thread."""
+        """Serve a connection, then release its place; runs in the connection's thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what is wrong with us; that a client has gone is nothing."""
+        """Print errors of the server; ignore OSError, such as a client that disconnected."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class _Received(io.RawIOBase):
-    """What comes on a connection until a moment, however much time each byte takes."""
+    """A raw reader of a connection with one deadline for all reads, however slowly bytes arrive."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.until = float("inf")
 
     def readable(self) -> bool:
-        """Say that it is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Receive something; raises TimeoutError."""
+        """Receive bytes into `buffer`; return their number.
+
+        Raises:
+            TimeoutError: The deadline `until` has passed.
+        """
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -202,19 +217,19 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        """Read by ways of our own."""
+        """Replace the reader by one with a deadline per request."""
         super().setup()
         self.rfile.close()
         self._received = _Received(self.connection)
         self.rfile = io.BufferedReader(self._received)
 
     def handle_one_request(self) -> None:
-        """Take and answer a request."""
+        """Handle one request, which must arrive before the deadline."""
         self._received.until = time.monotonic() + self.timeout
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Respond to a GET or HEAD request."""
         try:
             url = urlsplit(self.path)
         except ValueError:
@@ -292,16 +307,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _knows_token(self, query: str) -> bool:
-        """Whether the request has the token, in a header or, as Prometheus may, in the URL."""
+        """Return whether the request has the token, as a bearer token or in the URL's query."""
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             given = parse_qs(query).get("token", [""])[-1]
         return hmac.compare_digest(given.strip().encode(), self.server.token.encode())
 
     def _is_our_host(self, given: str) -> bool:
-        """Whether a Host is an address, or a name of this machine, with any port.
+        """Return whether a Host header is an IP address or a name of this machine, with any port.
 
-        Others' names may lead here as well (DNS rebinding); addresses are nobody's to give.
+        Other names may resolve to this machine (DNS rebinding). An IP address can't be rebound.
         """
         try:
             name = (urlsplit(f"//{given}").hostname or "").lower()
@@ -317,9 +332,9 @@ class _Handler(BaseHTTPRequestHandler):
         own = self.server.name
         if name in ("localhost", own):
             return True
-        # Others may know this machine by more than it does itself: node1.example for node1.
+        # Clients may use a longer name than the host name: node1.example for node1.
         is_known = name.partition(".")[0] == own.partition(".")[0]
         return is_known and not self.server.is_local
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: requests have the token."""
+        """Log nothing: request URLs may contain the token."""

@@ -1,8 +1,8 @@
-// The page of a job: asks /api/v1/status each second and shows what it says. Nothing comes from elsewhere.
+// The status page of a job: polls /api/v1/status every second and renders it. Loads nothing from other sites.
 
 const INTERVAL_MS = 1000;
-const LOST_AFTER = 3; // answers that did not come
-const POINTS = 120; // of the history, one a second
+const LOST_AFTER = 3; // consecutive failed requests
+const POINTS = 120; // of the history, one per second
 const MOST_EVENTS = 200;
 const DECISIONS = new Set(["autotune", "balance", "compression", "view", "recovery", "end"]);
 const PARTS = [
@@ -14,10 +14,10 @@ const PARTS = [
 const token = new URLSearchParams(location.search).get("token") ?? "";
 const $ = (id) => document.getElementById(id);
 
-let status = null; // the last answer
-let chosen = null; // the process whose details are shown; null: the one that tells most
-let newest = 0; // number of the last event that has come
-let missed = 0; // answers
+let status = null; // the last response
+let chosen = null; // the process whose details are shown; null: see mostTelling()
+let newest = 0; // number of the last event received
+let missed = 0; // consecutive failed requests
 const events = new Map(); // by id
 
 // ---------------------------------------------------------------- elements
@@ -29,7 +29,7 @@ function make(name, className, text) {
   return element;
 }
 
-// What has not changed is left alone: a screen reader hears, and a selection survives.
+// Don't touch unchanged text: screen readers would announce it again, and selections would be lost.
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -39,7 +39,7 @@ function mark(element, name, value) {
   if (element.getAttribute(name) !== text) element.setAttribute(name, text);
 }
 
-// Has a parent show these items, in order: elements stay the ones of their keys.
+// Make the children of a parent match the items, in order. Elements are reused by key.
 function list(parent, items, keyOf, create, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
@@ -56,7 +56,7 @@ function list(parent, items, keyOf, create, update) {
   for (const gone of known.values()) gone.remove();
 }
 
-// Pairs of a term and what is said of it, in a <dl>.
+// Show terms and their values in a <dl>.
 function pairs(parent, items) {
   list(parent, items, ([term]) => term, () => {
     const group = make("div");
@@ -69,7 +69,7 @@ function pairs(parent, items) {
   });
 }
 
-// ---------------------------------------------------------------- words
+// ---------------------------------------------------------------- formatting
 
 function duration(seconds) {
   if (seconds < 1e-3) return `${(seconds * 1e6).toFixed(0)} µs`;
@@ -104,7 +104,7 @@ function sentence(one) {
   return `${rankName(one)}: ${parts.join(", ")}`;
 }
 
-// ---------------------------------------------------------------- parts of the page
+// ---------------------------------------------------------------- sections of the page
 
 function showJob(job) {
   say($("command"), job.command);
@@ -140,12 +140,12 @@ function median(values) {
   return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
 }
 
-// The newest point with steps: a job that stands still has none.
+// The newest point with steps; undefined for a job that has made none in this time.
 const lastStep = (history) => history.findLast((point) => sum(point) > 0);
 
 function showSteps(history) {
   const whole = history.map(sum);
-  // A step that took much longer than most is cut off, lest the others be too low to be seen.
+  // Cut off outliers, which would make the other bars too small to see.
   const longest = Math.max(...whole, 1e-9);
   const top = Math.min(longest, 4 * Math.max(median(whole.filter((seconds) => seconds > 0)), 1e-9)) * 1.05;
   const known = longest > 1e-6;
@@ -206,7 +206,7 @@ function showTile(item, one, shown) {
   mark(tile, "aria-pressed", shown === one);
   const [head, bar] = tile.children;
   say(head.firstChild, one.rank === null ? "–" : String(one.rank));
-  // What runs is not worth a word; how long one waits says that it does.
+  // Running is the normal state and needs no label; a duration implies waiting.
   const words = { running: "", waiting: `${Math.floor(one.waits_seconds)} s`, recovering: "recov." };
   say(head.lastChild, words[one.state] ?? one.state);
   PARTS.forEach(([part], index) => {
@@ -215,7 +215,7 @@ function showTile(item, one, shown) {
   });
 }
 
-// The rank to begin with: one that others wait for, or one that waits, or the first.
+// The rank shown by default: one that blocks others, else one that waits, else the first.
 function mostTelling(ranks) {
   for (const states of [["late", "silent", "failed"], ["waiting", "recovering"]]) {
     const found = ranks.find((one) => states.includes(one.state));
@@ -224,7 +224,7 @@ function mostTelling(ranks) {
   return ranks[0];
 }
 
-// Such as "7 waiting, 1 late".
+// Count ranks by state: "7 waiting, 1 late".
 function counted(ranks) {
   const count = new Map();
   for (const one of ranks) count.set(one.state, (count.get(one.state) ?? 0) + 1);
@@ -345,7 +345,7 @@ function showEvents() {
   for (const [id, wanted] of [["decisions", true], ["messages", false]]) {
     const own = sorted.filter((one) => DECISIONS.has(one.kind) === wanted);
     $(`${id}-empty`).hidden = own.length > 0;
-    // A list that scrolls can be scrolled with the keyboard.
+    // Make scrollable lists focusable, so that the keyboard can scroll them.
     if ($(id).scrollHeight > $(id).clientHeight + 1) mark($(id), "tabindex", 0);
     else $(id).removeAttribute("tabindex");
     list($(id), own, (one) => one.id, () => {
@@ -372,7 +372,7 @@ function showLive() {
     : status ? "live" : "connecting");
 }
 
-// ---------------------------------------------------------------- the loop
+// ---------------------------------------------------------------- polling
 
 async function ask() {
   const answer = await fetch(`api/v1/status?since=${newest}`, {
