@@ -26,8 +26,9 @@ struct AdaptedTensor {
   double relative_error = 0;  // of its last operation, where this rank keeps residuals of it
 };
 
-// Copies are made by the runtime's thread, once a second for the status page. They copy the numbers
-// and share the names. Another thread may read a copy while this one goes on counting.
+// The runtime's thread makes copies whenever metrics are requested. A copy has its own numbers and
+// shares the names. Other threads may read a copy, but must not count in it, while the original
+// continues to count.
 class AdaptedTensors {
  public:
   // More names are not kept.

@@ -40,8 +40,8 @@ struct Metrics {
   MetricsCost cost;  // of the copies before this one
 };
 
-// Called by the owner of the engine, which sets the members that are specific to a runtime. Memory
-// of what `metrics` held before is used again.
+// Called by the owner of the engine, which sets the members that are specific to a runtime. Reuses
+// the memory that `metrics` already has.
 void CopyMetrics(const std::map<uint32_t, std::shared_ptr<ProcessSet>>& sets,
                  const Transport& transport, double now, Metrics* metrics);
 

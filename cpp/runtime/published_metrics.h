@@ -11,19 +11,19 @@ namespace horoscale {
 
 class PublishedMetrics {
  public:
-  // The owner: what to write next, with the memory of metrics that nobody reads any more. New
-  // memory, whose pages the kernel would have to provide, takes longer to write than to copy.
+  // The owner: the metrics to fill next. Reuses the memory of metrics that are no longer read,
+  // because page faults in new memory take longer than the copy.
   std::shared_ptr<Metrics> Next();
-  // The owner: from now on, these are read.
+  // The owner: makes these the metrics that are read.
   void Publish(std::shared_ptr<Metrics> metrics);
 
-  // Any thread: the last ones; empty if there are none yet.
+  // Any thread: the metrics published last; empty if there are none yet.
   std::string Json() const;
 
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<Metrics> last_;
-  std::shared_ptr<Metrics> spare_;  // those before; a thread may still read them
+  std::shared_ptr<Metrics> spare_;  // the previous ones; a thread may still read them
 };
 
 }  // namespace horoscale

@@ -126,10 +126,10 @@ class Telemetry:
         }
 
     def _encodings(self, sets: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return what is encoded, of the first process sets that do so and still exist.
+        """Return the use of encodings in the first existing process sets that have any.
 
-        "encodings" has for each lossy encoding the bytes before and after it, and the relative
-        error; "adaptive" the number of tensors in each encoding that was chosen last.
+        "encodings" has the bytes before and after each lossy encoding, and the relative error.
+        "adaptive" has the number of tensors for each encoding that was chosen last.
         """
         used = [key for key, one in sets.items() if one["encodings"] or one["adaptive"]]
         known = [key for key in self._encoding_sets if key in used]

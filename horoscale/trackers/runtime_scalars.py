@@ -39,7 +39,7 @@ class RuntimeScalars:
             raise ValueError(f"the steps between two readings are {every}, and must be 1 or more")
         self.process_set = process_set
         self._every = every
-        self._runtime: Callable[[], object] = lambda: None  # not kept: it has memory
+        self._runtime: Callable[[], object] = lambda: None  # a weak reference: runtimes own memory
         self._last_step = 0
         self._last: Reading | None = None
 
