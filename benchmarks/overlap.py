@@ -5,8 +5,9 @@
 Uses two hosts, which are network namespaces (requires root, ip and tc), with a link of the given
 Mbit/s, and one rank with one thread on each. "fifo" is DistributedOptimizer with
 HOROSCALE_SCHEDULER=fifo. "priority" uses priorities and overlap_step=True, and "-bf16"
-hvd.Compression.bf16. "int8" and similar names use that compression, and "topk" sends 1 %.
-"ddp-fp16" and "ddp-powersgd" are hooks of DistributedDataParallel.
+hvd.Compression.bf16. "int8" and similar names use that compression, "topk" sends 1 %, and
+"adaptive-6" is hvd.Compression.adaptive(error=6). "ddp-fp16" and "ddp-powersgd" are hooks of
+DistributedDataParallel, and "powersgd" is hvd.Compression.powersgd(4), without overlap_step.
 
 A step computes for "compute" (two ranks at once without communication), of which "forward" is the
 forward pass. Reducing its gradients takes "communication" if nothing else runs. The shortest step
@@ -14,8 +15,9 @@ is then max(compute, communication) if communication overlaps with the whole nex
 + max(compute - forward, communication) if it overlaps with the backward pass only. The second
 divided by the first is the upper bound of fifo / priority.
 
-A figure is the slowest rank's time: the median over the steps, then the median over the rounds. A
-ratio compares times of one round, with its range over the rounds.
+A figure is the slowest rank's time: the time of all steps of a round divided by their number, then
+the median over the rounds. Overlapped steps are finished before the clock starts and before it
+stops. A ratio compares times of one round, with its range over the rounds.
 """
 
 from __future__ import annotations
@@ -41,8 +43,13 @@ FIFO = {"HOROSCALE_SCHEDULER": "fifo"}
 JOBS = {"alone": {}, "ddp": {}, "fifo": FIFO, "priority": {}, "priority-bf16": {}}
 # With --compression: lossy encodings, and DDP's hooks for slow networks.
 COMPRESSED: dict[str, dict[str, str]] = {
-    name: {} for name in ("int8", "int4", "onebit", "topk", "ddp-fp16", "ddp-powersgd")
+    name: {}
+    for name in (
+        *("int8", "int4", "onebit", "topk", "adaptive", "adaptive-6"),
+        *("powersgd", "ddp-fp16", "ddp-powersgd"),
+    )
 }
+NEEDED = ("alone", "fifo")  # for the ideal
 SMOKE = ("alone", "fifo", "priority")  # ranks with torch take seconds to start
 PAIRS = (
     ("fifo", "priority"),
@@ -50,6 +57,11 @@ PAIRS = (
     ("ddp", "priority"),
     ("ddp", "fifo"),
     ("ddp", "priority-bf16"),
+    ("priority", "adaptive"),
+    ("priority", "adaptive-6"),
+    ("ddp-powersgd", "adaptive"),
+    ("ddp-powersgd", "adaptive-6"),
+    ("ddp-powersgd", "powersgd"),
 )
 FIRST_PORT = 29400  # no other program uses ports on these hosts
 
@@ -75,9 +87,11 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         hosts = stack.enter_context(NetworkHosts(2))
+        if arguments.congestion_control:
+            hosts.set_congestion_control(arguments.congestion_control)
         jobs = {}
-        known = JOBS | (COMPRESSED if arguments.compression else {})
-        for port, name in enumerate(SMOKE if arguments.smoke else known, FIRST_PORT):
+        known = JOBS | COMPRESSED
+        for port, name in enumerate(arguments.implementations, FIRST_PORT):
             jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, known[name], hosts, port)
             stack.callback(jobs[name].end)
         measured: figures.Figures = {}
@@ -112,12 +126,28 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="also lossy compression, and DDP's hooks for fp16 and PowerSGD (rank 4)",
     )
+    parser.add_argument(
+        "--implementations",
+        metavar="NAMES",
+        help=f"comma-separated, besides {' and '.join(NEEDED)}: {', '.join(JOBS | COMPRESSED)}",
+    )
+    parser.add_argument(
+        "--congestion-control", metavar="NAME", help="of the hosts' TCP (default: reno)"
+    )
     parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
     if unknown := set(arguments.tasks.split(",")) - set(TASKS):
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
     if arguments.smoke:
         arguments.rates, arguments.tasks, arguments.rounds = "1000", "transformer", 1
+        chosen = list(SMOKE)
+    elif arguments.implementations:
+        chosen = list(dict.fromkeys([*NEEDED, *arguments.implementations.split(",")]))
+    else:
+        chosen = [*JOBS, *(COMPRESSED if arguments.compression else ())]
+    if unknown := set(chosen) - (JOBS | COMPRESSED).keys():
+        parser.error(f"unknown implementations {sorted(unknown)}")
+    arguments.implementations = chosen
     return arguments
 
 
@@ -155,6 +185,8 @@ def report(measured: figures.Figures, num_rounds: int) -> None:
     complete = {case: rounds | ideals(rounds) for case, rounds in measured.items()}
     print("\n".join(figures.comparison(complete, PAIRS)))
     for case, rounds in measured.items():
+        if "priority" not in rounds:
+            continue
         possible, share = share_of_ideal(rounds)
         print(f"{case}: at best {figures.spread(possible)}; of it reached {figures.spread(share)}")
 

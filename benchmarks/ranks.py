@@ -23,7 +23,10 @@ from horoscale._core import StoreServer
 
 MPIS = ("mpich", "openmpi")
 # They meet in a file, or according to their own variables.
-BARE = ("gloo", "nccl", "ddp", "mirrored", "one", "alone", "limit", "limit-shared", "memcpy", "tcp")
+BARE = (
+    *("gloo", "nccl", "ddp", "ddp-fp16", "ddp-powersgd", "mirrored", "one", "alone"),
+    *("limit", "limit-shared", "memcpy", "tcp"),
+)
 START_SECONDS = 120
 MEASURE_SECONDS = 120
 END_SECONDS = 10
