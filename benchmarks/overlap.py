@@ -63,6 +63,8 @@ PAIRS = (
     ("ddp-powersgd", "adaptive-6"),
     ("ddp-powersgd", "powersgd"),
 )
+CHANGING = (1000, 100, 1000)  # Mbit/s
+CHOICE_STEPS = 30  # at each of these rates
 FIRST_PORT = 29400  # no other program uses ports on these hosts
 
 
@@ -103,6 +105,8 @@ def main() -> None:
         figures.write(arguments.json, measured, np=2)
         if arguments.timelines:
             record(arguments.timelines, jobs, tasks[-1], f"{rates[-1]} Mbit/s")
+        if arguments.choices:
+            record_choices(arguments.choices, jobs["adaptive"], hosts, tasks[-1], folder)
 
 
 def parse() -> argparse.Namespace:
@@ -120,6 +124,12 @@ def parse() -> argparse.Namespace:
         "--timelines",
         metavar="NAME",
         help="write pictures of a step of the last task and rate to NAME.png and NAME.svg",
+    )
+    parser.add_argument(
+        "--choices",
+        metavar="NAME",
+        help="write pictures of what adaptive compression chooses for the last task at "
+        f"{', '.join(map(str, CHANGING))} Mbit/s to NAME.png and NAME.svg",
     )
     parser.add_argument(
         "--compression",
@@ -145,6 +155,8 @@ def parse() -> argparse.Namespace:
         chosen = list(dict.fromkeys([*NEEDED, *arguments.implementations.split(",")]))
     else:
         chosen = [*JOBS, *(COMPRESSED if arguments.compression else ())]
+    if arguments.choices and "adaptive" not in chosen:
+        chosen.append("adaptive")
     if unknown := set(chosen) - (JOBS | COMPRESSED).keys():
         parser.error(f"unknown implementations {sorted(unknown)}")
     arguments.implementations = chosen
@@ -204,6 +216,19 @@ def record(name: str, jobs: dict[str, Job], task: str, link: str) -> None:
     for _, path in recorded:
         path.unlink()
         path.with_suffix(".phases").unlink()
+
+
+def record_choices(name: str, job: Job, hosts: NetworkHosts, task: str, folder: Path) -> None:
+    """Draw the choices for steps during which the rate of the link changes."""
+    import choices
+
+    recorded = []
+    for index, rate in enumerate(CHANGING):
+        hosts.limit_rate(f"{rate}mbit")
+        path = folder / f"choices-{index}.json"
+        job.measure("choices", task, [str(path), CHOICE_STEPS])
+        recorded.append((rate, path))
+    choices.draw(recorded, [f"{name}.png", f"{name}.svg"], f"{task}, adaptive compression")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,23 @@ class Trainer:
         list(self._model.parameters())
         return (time.perf_counter() - start) / iterations
 
+    def record_choices(self, path: Path, steps: int) -> None:
+        """Write the seconds of each step, and the bytes of its gradients by chosen encoding."""
+        import horoscale.torch as hvd
+
+        sizes = {f"gradient.{n}": 4 * p.numel() for n, p in self._model.named_parameters()}
+        recorded = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            self._step()
+            seconds = time.perf_counter() - start
+            chosen: dict[str, int] = {}
+            for name, one in hvd.metrics()["process_sets"]["0"]["adaptive"].items():
+                chosen[one["encoding"]] = chosen.get(one["encoding"], 0) + sizes[name]
+            recorded.append({"seconds": seconds, "bytes": chosen})
+        if hvd.rank() == 0:
+            path.write_text(json.dumps(recorded))
+
     def _loss(self) -> torch.Tensor:
         return functional.cross_entropy(self._model(self._inputs), self._targets)
 
@@ -188,6 +205,9 @@ def main() -> None:
             trainers[task] = Trainer(make, TASKS[task], warm_up)
         if what == "timeline":
             trainers[task].record(Path(detail))
+            return [0.0]
+        if what == "choices":
+            trainers[task].record_choices(Path(detail[0]), detail[1])
             return [0.0]
         return trainers[task].measure(what, detail)
 
