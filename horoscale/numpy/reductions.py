@@ -406,6 +406,7 @@ def reducescatter(
     priority: int = 0,
     splits: ArrayLike | None = None,
     out: Array | None = None,
+    compression: AnyCompressor = Compression.none,
 ) -> Array:
     """Reduce the arrays of all ranks element-wise, and scatter the rows of the result.
 
@@ -422,16 +423,20 @@ def reducescatter(
             remainder, one row each.
         out: a contiguous array for this rank's rows, with their dtype and shape. It may share
             memory with `tensor` only if it is these rows of it. None: allocate a new array.
+        compression: as in allreduce(). The sums of hosts are encoded for ranks of other hosts.
+            `out` cannot be combined with a custom compressor, which allocates its results.
 
     Returns:
         This rank's rows of the result; `out` if it was given.
 
     Raises:
         ValueError: as in allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
-            negative element or a wrong sum, and for an `out` of a wrong dtype or shape.
+            negative element or a wrong sum, for an `out` of a wrong dtype or shape, and for an
+            `out` with a custom compressor.
         HorovodInternalError: as in allreduce().
     """
-    if splits is None and is_plain(tensor) and is_plain(out):
+    plain = splits is None and compression is Compression.none
+    if plain and is_plain(tensor) and is_plain(out):
         template = prepared_reducescatter(
             tensor.dtype,
             tensor.shape,
@@ -446,17 +451,19 @@ def reducescatter(
         )
         template.run(address(tensor), address(out), (tensor, out))
         return out
-    call = _Call(
-        resolve_op(op, allowed=ELEMENTWISE),
+    group = None if out is None else [out]
+    return grouped_reducescatter(
+        [tensor],
         name,
+        op,
+        process_set,
         prescale_factor,
         postscale_factor,
-        process_set,
         priority,
-        splits=None if splits is None else split_list(splits),
-    )
-    group = None if out is None else [out]
-    return _reducescatter([tensor], call, group, will_wait=True).wait()[0]
+        splits,
+        group,
+        compression,
+    )[0]
 
 
 def reducescatter_async(
@@ -492,12 +499,16 @@ def grouped_reducescatter(
     priority: int = 0,
     splits: ArrayLike | None = None,
     out: Sequence[Array] | None = None,
+    compression: AnyCompressor = Compression.none,
 ) -> list[Array]:
     """Run reducescatter() on several arrays, all or none, in one negotiation.
 
     Arguments and errors are those of reducescatter(). `out` is a list. An empty group raises
     ValueError.
     """
+    encoding, compressor = divide(compression)
+    if out is not None and compressor is not Compression.none:
+        raise ValueError(f"out= cannot be combined with compression={compression!r}")
     call = _Call(
         resolve_op(op, allowed=ELEMENTWISE),
         name,
@@ -505,9 +516,15 @@ def grouped_reducescatter(
         postscale_factor,
         process_set,
         priority,
-        splits=None if splits is None else split_list(splits),
+        encoding,
+        None if splits is None else split_list(splits),
     )
-    return _reducescatter(tensors, call, out, will_wait=True).wait()
+    pairs = [compressor.compress(contiguous(tensor)) for tensor in tensors]
+    results = _reducescatter([sent for sent, _ in pairs], call, out, will_wait=True).wait()
+    return [
+        compressor.decompress(result, context)
+        for result, (_, context) in zip(results, pairs, strict=True)
+    ]
 
 
 def grouped_reducescatter_async(
