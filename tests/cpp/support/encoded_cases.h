@@ -23,8 +23,8 @@ inline const std::vector<Encoding> kLossyEncodings = {{EncodingKind::kInt8},
                                                       {EncodingKind::kOneBit},
                                                       {EncodingKind::kTopK, 400}};
 
-// Steps them in turn, while the exchange returns "not yet" at random.
-inline void StepAll(std::vector<std::unique_ptr<Collective>>& running) {
+// Steps them in turn until all are done, also where the exchange returns "not yet" to all of them.
+inline void StepPatiently(std::vector<std::unique_ptr<Collective>>& running) {
   int idle = 0;
   for (size_t done = 0; done < running.size();) {
     for (std::unique_ptr<Collective>& one : running) {

@@ -16,7 +16,8 @@ from small_training import model, same_everywhere, train
 
 import horoscale.numpy as arrays
 import horoscale.torch as hvd
-from horoscale.torch import collectives
+from horoscale._core import OpKind, ReduceOp
+from horoscale.numpy.reductions import Call, enqueue
 
 HOSTS = sys.argv[1]
 IS_ENCODED = len(set(HOSTS)) > 1
@@ -272,10 +273,11 @@ def check_scattered_bits() -> None:
 
 def check_errors() -> None:
     """No lossy encoding where residuals can't be kept."""
-    reduction = collectives.Reduction(hvd.Sum, encoding=hvd.Compression.int8.encoding)
-    call = collectives.Call("reduced", hvd.global_process_set)
+    values = [np.zeros(8, np.float32)]
+    encoding = hvd.Compression.int8.encoding
+    call = Call(ReduceOp.SUM, "reduced", 1.0, 1.0, hvd.global_process_set, 0, encoding)
     with pytest.raises(ValueError, match="int8 is an encoding for allreduce and reducescatter"):
-        collectives.reduce(torch.zeros(64), 0, reduction, call)
+        enqueue(OpKind.REDUCE, values, values, call, will_wait=True)
     with pytest.raises(ValueError, match="out= cannot be combined"):
         arrays.reducescatter(np.zeros(8), out=np.zeros(8), compression=CustomCompressor)
 

@@ -27,7 +27,7 @@ using testing::Floats;
 using testing::Hosts;
 using testing::kHostLayouts;
 using testing::kLossyEncodings;
-using testing::StepAll;
+using testing::StepPatiently;
 
 struct Piece {
   size_t tensor = 0;
@@ -104,7 +104,7 @@ class World {
         args.totals = &totals;
         running.push_back(MakeAllreduce(hub_.member(m), std::move(args)));
       }
-      StepAll(running);
+      StepPatiently(running);
     }
   }
 
@@ -248,7 +248,7 @@ TEST(EncodedAllreduceTest, HalfTypesAreEncodedFromFloat32) {
                                         .absent = {},
                                         .encoding = {EncodingKind::kInt8}}));
     }
-    StepAll(running);
+    StepPatiently(running);
     for (uint32_t m = 1; m < 4; ++m) EXPECT_EQ(out[m], out[0]);
     EXPECT_EQ(out[0][1], dtype == DataType::kFloat16 ? std::byte{0x44} : std::byte{0x3d});
   }
@@ -342,7 +342,7 @@ TEST(EncodedAllreduceTest, NothingIsEncodedOnOneHost) {
                                                     .parts = {},
                                                     .totals = &totals}));
   }
-  StepAll(running);
+  StepPatiently(running);
   EXPECT_EQ(values[0], Floats(5000, 3.0f));
   EXPECT_EQ(totals.calls, 0u);
 }

@@ -23,7 +23,7 @@ using testing::Floats;
 using testing::Hosts;
 using testing::kHostLayouts;
 using testing::kLossyEncodings;
-using testing::StepAll;
+using testing::StepPatiently;
 
 struct Shape {
   int64_t rows = 0;
@@ -87,7 +87,7 @@ class ScatteredWorld {
       }
       running.push_back(MakeReducescatter(hub_.member(m), std::move(args)));
     }
-    StepAll(running);
+    StepPatiently(running);
   }
 
   // A member's elements of a tensor.
@@ -228,7 +228,7 @@ TEST(EncodedReducescatterTest, HalfTypesAreEncodedFromFloat32) {
                                    reinterpret_cast<std::byte*>(out[m].data()), 5000, 2}},
                         .encoding = {EncodingKind::kInt8}}));
   }
-  StepAll(running);
+  StepPatiently(running);
   for (const std::vector<uint16_t>& rows : out) {
     for (const uint16_t value : rows) EXPECT_NEAR(value, 0x4080, 1);  // 4
   }
