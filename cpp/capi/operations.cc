@@ -32,8 +32,9 @@ Status CheckRequest(const hs_request& given) {
   if (!encoding) {
     return Status::InvalidArgument("unknown encoding " + std::to_string(given.encoding));
   }
-  if (encoding->IsLossy() && given.kind != HS_ALLREDUCE) {
-    return Status::InvalidArgument(Name(*encoding) + " is an encoding for allreduce only");
+  if (encoding->IsLossy() && given.kind != HS_ALLREDUCE && given.kind != HS_REDUCESCATTER) {
+    return Status::InvalidArgument(Name(*encoding) +
+                                   " is an encoding for allreduce and reducescatter only");
   }
   if (given.num_tensors < 0 || (given.num_tensors > 0 && given.tensors == nullptr)) {
     return Status::InvalidArgument("the request has no tensors");

@@ -117,9 +117,11 @@ struct ReducescatterItem {
 struct ReducescatterArgs {
   Reduction reduction;
   std::vector<ReducescatterItem> items;
-  Encoding encoding = {};                // as for allreduce; not a lossy one
+  Encoding encoding = {};                // as for allreduce
   std::vector<int64_t> splits = {};      // rows of each item for each position; empty: evenly
   std::vector<uint32_t> positions = {};  // by member, where the members' rows have another order
+  std::vector<TensorPart> parts = {};    // one for each item, or none
+  EncodingTotals* totals = nullptr;      // outlives the collective
 
   // The member's rows of an item.
   RowRange RowsFor(const ReducescatterItem& item, uint32_t size, uint32_t member) const;

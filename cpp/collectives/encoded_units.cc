@@ -13,10 +13,11 @@ namespace {
 // another lane.
 constexpr int64_t kMeasuredUnits = 16;
 
-UnitPlaces PlacesOf(const Exchange& exchange, const HostGroups& hosts) {
+bool IsMeasured(int64_t index) { return index % kMeasuredUnits < 2; }
+
+int64_t UnitElements(const Exchange& exchange) {
   const auto floats = static_cast<uint64_t>(exchange.chunk_bytes() / sizeof(float));
-  return {hosts.fewest(), hosts.count(),
-          std::min(kGroupElements, static_cast<int64_t>(std::bit_floor(floats)))};
+  return std::min(kGroupElements, static_cast<int64_t>(std::bit_floor(floats)));
 }
 
 using Unit = EncodedUnits::Unit;
@@ -33,29 +34,68 @@ Run Matching(const std::vector<Unit>& units, Run run, uint32_t Unit::* key, uint
   return {static_cast<size_t>(first - units.begin()), static_cast<size_t>(last - units.begin())};
 }
 
+bool IsBeforeInLanes(const Unit& a, const Unit& b) {
+  return std::pair(a.lane, a.owner) < std::pair(b.lane, b.owner);
+}
+
+template <typename IsBefore>
+void Sort(std::vector<Unit>& units, Run run, IsBefore is_before) {
+  std::stable_sort(units.begin() + static_cast<ptrdiff_t>(run.first),
+                   units.begin() + static_cast<ptrdiff_t>(run.end), is_before);
+}
+
 }  // namespace
+
+EncodedUnits::EncodedUnits(const UnitPlaces& places, uint32_t lanes, DataType dtype,
+                           const Encoding& encoding)
+    : places_(places),
+      lanes_(lanes),
+      element_bytes_(static_cast<int64_t>(SizeOf(dtype))),
+      encoding_(encoding) {}
 
 EncodedUnits::EncodedUnits(const Exchange& exchange, const HostGroups& hosts,
                            const AllreduceArgs& args)
-    : places_(PlacesOf(exchange, hosts)),
-      element_bytes_(static_cast<int64_t>(SizeOf(args.reduction.dtype))),
-      encoding_(args.encoding) {
+    : EncodedUnits(UnitPlaces{hosts.fewest(), hosts.count(), UnitElements(exchange)},
+                   hosts.fewest(), args.reduction.dtype, args.encoding) {
   const uint32_t self = exchange.self();
   for (size_t i = 0; i < args.segments.size(); ++i) {
     const TensorPart whole{.elements = args.segments[i].bytes / element_bytes_};
     AddTensor(args.segments[i], args.parts.empty() ? whole : args.parts[i], hosts.PositionOf(self),
               hosts.HostOf(self));
   }
-  // Where values are gathered within the host, they must fit into a chunk, too.
-  DivideIntoChunks(static_cast<int64_t>(exchange.chunk_bytes()), hosts.most() > 1);
+  DivideIntoChunks(hosts, static_cast<int64_t>(exchange.chunk_bytes()));
+  for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    Sort(units_, Chunk(chunk), IsBeforeInLanes);
+    PlaceValues(Chunk(chunk));
+    PlaceEncoded(Chunk(chunk));
+  }
+}
+
+EncodedUnits::EncodedUnits(const Exchange& exchange, const HostGroups& hosts,
+                           const ReducescatterArgs& args)
+    : EncodedUnits(UnitPlaces{1, 1, UnitElements(exchange)},
+                   static_cast<uint32_t>(hosts.members(hosts.HostOf(exchange.self())).size()),
+                   args.reduction.dtype, args.encoding) {
+  std::vector<std::vector<Unit>> by_owner(exchange.size());
+  for (size_t i = 0; i < args.items.size(); ++i) {
+    AddRows(exchange, hosts, args, i, by_owner);
+  }
+  AddInTurns(by_owner);
+  DivideIntoChunks(hosts, static_cast<int64_t>(exchange.chunk_bytes()));
+  for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
+    Sort(units_, Chunk(chunk), [](const Unit& a, const Unit& b) { return a.owner < b.owner; });
+    PlaceEncoded(Chunk(chunk));
+    Sort(units_, Chunk(chunk), IsBeforeInLanes);
+    PlaceValues(Chunk(chunk));
+  }
 }
 
 Run EncodedUnits::Lane(int64_t chunk, uint32_t lane) const {
   return Matching(units_, Chunk(chunk), &Unit::lane, lane);
 }
 
-Run EncodedUnits::Part(int64_t chunk, uint32_t lane, uint32_t host) const {
-  return Matching(units_, Lane(chunk, lane), &Unit::host, host);
+Run EncodedUnits::Part(int64_t chunk, uint32_t lane, uint32_t owner) const {
+  return Matching(units_, Lane(chunk, lane), &Unit::owner, owner);
 }
 
 ByteRange EncodedUnits::ValuesOf(Run run) const {
@@ -90,8 +130,8 @@ void EncodedUnits::AddTensor(const Segment& segment, const TensorPart& part, uin
     unit.out = segment.out + (at - part.begin) * element_bytes_;
     unit.elements = std::min(places_.elements - skip, end - at);
     unit.lane = place.lane;
-    unit.host = place.host;
-    unit.is_measured = place.sum % kMeasuredUnits < 2;
+    unit.owner = place.host;
+    unit.is_measured = IsMeasured(place.sum);
     at += unit.elements;
     if (residuals == nullptr || place.lane != own_lane) continue;
     unit.tensor = residuals;
@@ -101,7 +141,63 @@ void EncodedUnits::AddTensor(const Segment& segment, const TensorPart& part, uin
   }
 }
 
-void EncodedUnits::DivideIntoChunks(int64_t room, bool holds_values) {
+// The rows of each member are units of their own, so that their encodings depend on no other rows.
+void EncodedUnits::AddRows(const Exchange& exchange, const HostGroups& hosts,
+                           const ReducescatterArgs& args, size_t item,
+                           std::vector<std::vector<Unit>>& by_owner) {
+  const ReducescatterItem& tensor = args.items[item];
+  const uint32_t self = exchange.self();
+  const uint32_t own_host = hosts.HostOf(self);
+  // What stays on the host is not encoded.
+  const auto is_kept = [&](uint32_t owner) {
+    return hosts.HostOf(owner) != own_host && hosts.RepresentativeOf(owner, own_host) == self;
+  };
+  std::vector<RowRange> rows;
+  std::vector<int64_t> shares;
+  int64_t kept = 0;
+  for (uint32_t owner = 0; owner < exchange.size(); ++owner) {
+    rows.push_back(args.RowsFor(tensor, exchange.size(), owner));
+    shares.push_back(rows.back().count * tensor.row_bytes / element_bytes_);
+    if (is_kept(owner)) kept += shares.back();
+  }
+  TensorResiduals* const residuals = args.parts.empty() ? nullptr : args.parts[item].residuals;
+  if (residuals != nullptr) residuals->PrepareShares(shares, places_.elements, kept);
+  int64_t encoded = 0;  // elements before
+  int64_t index = 0;
+  for (uint32_t owner = 0; owner < exchange.size(); ++owner) {
+    const int64_t before = rows[owner].first * tensor.row_bytes;
+    for (int64_t at = 0; at < shares[owner]; at += places_.elements) {
+      Unit& unit = by_owner[owner].emplace_back();
+      unit.in = tensor.in + before + at * element_bytes_;
+      unit.out = owner == self ? tensor.out + at * element_bytes_ : nullptr;
+      unit.elements = std::min(places_.elements, shares[owner] - at);
+      unit.lane = hosts.PositionOf(hosts.RepresentativeOf(owner, own_host));
+      unit.owner = owner;
+      if (residuals == nullptr || !is_kept(owner)) continue;
+      unit.is_measured = IsMeasured(index++);
+      unit.tensor = residuals;
+      unit.sum_residuals = residuals->sums.data() + encoded;
+      encoded += unit.elements;
+    }
+  }
+}
+
+// One unit of each owner after the other, so that every chunk has some for all of them.
+void EncodedUnits::AddInTurns(const std::vector<std::vector<Unit>>& by_owner) {
+  bool is_more = true;
+  for (size_t turn = 0; is_more; ++turn) {
+    is_more = false;
+    for (const std::vector<Unit>& units : by_owner) {
+      if (turn >= units.size()) continue;
+      units_.push_back(units[turn]);
+      is_more = true;
+    }
+  }
+}
+
+void EncodedUnits::DivideIntoChunks(const HostGroups& hosts, int64_t room) {
+  // Where values are gathered within the host, they must fit into a chunk, too.
+  const bool holds_values = hosts.most() > 1;
   starts_.push_back(0);
   int64_t bytes = 0;
   for (size_t i = 0; i < units_.size(); ++i) {
@@ -114,26 +210,21 @@ void EncodedUnits::DivideIntoChunks(int64_t room, bool holds_values) {
     bytes += more;
   }
   starts_.push_back(units_.size());
-  for (size_t chunk = 0; chunk + 1 < starts_.size(); ++chunk) {
-    Place({starts_[chunk], starts_[chunk + 1]});
+}
+
+void EncodedUnits::PlaceValues(Run chunk) {
+  int64_t place = 0;
+  for (size_t i = chunk.first; i < chunk.end; ++i) {
+    units_[i].place = place;
+    place += BytesOf(units_[i]);
   }
 }
 
-void EncodedUnits::Place(Run chunk) {
-  const auto begin = units_.begin();
-  std::stable_sort(begin + static_cast<ptrdiff_t>(chunk.first),
-                   begin + static_cast<ptrdiff_t>(chunk.end), [](const Unit& a, const Unit& b) {
-                     return std::pair(a.lane, a.host) < std::pair(b.lane, b.host);
-                   });
+void EncodedUnits::PlaceEncoded(Run chunk) {
   int64_t place = 0;
-  int64_t encoded_place = 0;
   for (size_t i = chunk.first; i < chunk.end; ++i) {
-    Unit& unit = units_[i];
-    if (i > chunk.first && unit.lane != units_[i - 1].lane) encoded_place = 0;
-    unit.place = place;
-    unit.encoded_place = encoded_place;
-    place += BytesOf(unit);
-    encoded_place += EncodedBytesOf(unit);
+    units_[i].encoded_place = place;
+    place += EncodedBytesOf(units_[i]);
   }
 }
 

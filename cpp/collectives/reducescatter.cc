@@ -1,6 +1,7 @@
 // Reduce-scatter and reduce within a host: each member publishes the values that others own, and
-// the owners fold them. One round per chunk. Members on several hosts: see hosts_reducescatter.h.
-// Inputs of a reduce-scatter in memory that all can access: see direct_reducescatter.h.
+// the owners fold them. One round per chunk. Members on several hosts: see hosts_reducescatter.h
+// and encoded_reducescatter.h. Inputs of a reduce-scatter in memory that all can access: see
+// direct_reducescatter.h.
 //
 // The parts of all items that a member owns form one sequence of bytes, its stream. A round carries
 // a piece of every stream. In a reduce to a root, the root owns all bytes.
@@ -9,6 +10,8 @@
 
 #include "collectives/direct_allreduce.h"
 #include "collectives/direct_reducescatter.h"
+#include "collectives/encoded_fold.h"
+#include "collectives/encoded_reducescatter.h"
 #include "collectives/fold_loop.h"
 #include "collectives/hosts_reducescatter.h"
 
@@ -107,6 +110,10 @@ std::unique_ptr<Collective> MakeFoldByOwners(Exchange& exchange, std::vector<uin
 
 std::unique_ptr<Collective> MakeChunkedReducescatter(Exchange& exchange, ReducescatterArgs args) {
   const uint32_t size = exchange.size();
+  if (!exchange.hosts().empty() && IsEncoded(args.encoding, args.reduction)) {
+    HostGroups hosts(exchange, Participants(exchange, {}));
+    if (hosts.count() > 1) return MakeEncodedReducescatter(exchange, std::move(hosts), args);
+  }
   std::vector<SegmentMap> streams;
   streams.reserve(size);
   for (uint32_t member = 0; member < size; ++member) {

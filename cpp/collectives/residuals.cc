@@ -1,6 +1,8 @@
 #include "collectives/residuals.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace horoscale {
 
@@ -44,15 +46,28 @@ void TensorResiduals::Prepare(const UnitPlaces& new_places, uint32_t home,
   if (new_places == places && tensor_elements == elements) return;
   places = new_places;
   elements = tensor_elements;
+  shares.clear();
   const Sizes sizes = SizesOf(places, home, elements);
   sums.assign(sizes.sums, 0.0f);
   results.assign(sizes.results, 0.0f);
 }
 
-bool TensorResiduals::HasSizes(const UnitPlaces& places, uint32_t home, int64_t elements,
-                               size_t sums, size_t results) {
+void TensorResiduals::PrepareShares(std::vector<int64_t> new_shares, int64_t unit_elements,
+                                    int64_t kept) {
+  const UnitPlaces new_places{.lanes = 1, .hosts = 1, .elements = unit_elements};
+  const auto room = static_cast<size_t>(kept);
+  if (new_places == places && new_shares == shares && sums.size() == room) return;
+  places = new_places;
+  elements = std::accumulate(new_shares.begin(), new_shares.end(), int64_t{0});
+  shares = std::move(new_shares);
+  sums.assign(room, 0.0f);
+  results.clear();
+}
+
+bool TensorResiduals::HasSizes(uint32_t home) const {
+  if (places.hosts == 1) return static_cast<int64_t>(sums.size()) <= elements && results.empty();
   const Sizes sizes = SizesOf(places, home, elements);
-  return sums == sizes.sums && results == sizes.results;
+  return sums.size() == sizes.sums && results.size() == sizes.results;
 }
 
 void TensorResiduals::Scale(float factor) {

@@ -4,6 +4,7 @@
 // a unit's place among the members follows from its index in the tensor alone. Of each unit one
 // member of a host folds the host's values, and keeps what is lost of them; where there are more
 // than two hosts, one of these members folds the hosts' sums and keeps what is lost of the result.
+// In a reducescatter, a member of a host folds all that a member of another host gets.
 #pragma once
 
 #include <cstddef>
@@ -37,15 +38,18 @@ struct TensorResiduals {
   // Makes room for a tensor of so many elements. What is there of one that is divided otherwise is
   // forgotten.
   void Prepare(const UnitPlaces& new_places, uint32_t home, int64_t tensor_elements);
+  // The same for a reducescatter of so many elements to each member, of which this member keeps the
+  // residuals of `kept`.
+  void PrepareShares(std::vector<int64_t> new_shares, int64_t unit_elements, int64_t kept);
   void Scale(float factor);
-  // Whether that makes room for so many.
-  static bool HasSizes(const UnitPlaces& places, uint32_t home, int64_t elements, size_t sums,
-                       size_t results);
+  // Whether there is as much as a tensor that is divided so can have.
+  bool HasSizes(uint32_t home) const;
 
-  UnitPlaces places;
-  int64_t elements = 0;  // of the tensor
-  std::vector<float> sums;
-  std::vector<float> results;  // empty with two hosts, which fold all themselves
+  UnitPlaces places;                 // one lane and host in a reducescatter
+  int64_t elements = 0;              // of the tensor
+  std::vector<int64_t> shares = {};  // of a reducescatter: elements for each member
+  std::vector<float> sums = {};
+  std::vector<float> results = {};  // empty with two hosts, which fold all themselves
   // Of a sample of the values that were encoded since this was taken, and of their residuals.
   double squares = 0;
   double error_squares = 0;

@@ -25,9 +25,10 @@ Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
   const Signature& signature = *unit.variants[0];
   const bool is_sum =
       signature.reduce_op == ReduceOp::kSum || signature.reduce_op == ReduceOp::kAverage;
-  const bool may_choose = options_.spans_hosts && signature.kind == OpKind::kAllreduce &&
-                          unit.key.name != kNoName && all_take_part && is_sum &&
-                          !signature.on_device;
+  const bool has_lossy =
+      signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kReducescatter;
+  const bool may_choose = options_.spans_hosts && has_lossy && unit.key.name != kNoName &&
+                          all_take_part && is_sum && !signature.on_device;
   if (!may_choose) return {};
   return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority);
 }

@@ -32,6 +32,10 @@ void Put(WireWriter& out, const TensorResiduals& tensor) {
   out.Varint(tensor.places.lanes);
   out.Varint(tensor.places.hosts);
   out.Varint(static_cast<uint64_t>(tensor.places.elements));
+  if (tensor.places.hosts == 1) {  // of a reducescatter
+    out.Varint(tensor.shares.size());
+    for (const int64_t share : tensor.shares) out.Varint(static_cast<uint64_t>(share));
+  }
   Put(out, tensor.sums);
   Put(out, tensor.results);
 }
@@ -39,22 +43,21 @@ void Put(WireWriter& out, const TensorResiduals& tensor) {
 // Prepare() discards inconsistent values when it is called next.
 std::shared_ptr<TensorResiduals> GetTensor(WireReader& in, uint32_t home) {
   auto tensor = std::make_shared<TensorResiduals>();
-  const auto elements = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
-  UnitPlaces places;
+  tensor->elements = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
+  UnitPlaces& places = tensor->places;
   places.lanes = static_cast<uint32_t>(in.Varint(kMaxRanks));
   places.hosts = static_cast<uint32_t>(in.Varint(kMaxRanks));
   places.elements = static_cast<int64_t>(in.Varint(kGroupElements));
-  std::vector<float> sums = GetFloats(in);
-  std::vector<float> results = GetFloats(in);
+  if (places.hosts == 1) tensor->shares.resize(in.Count(kMaxRanks, 1));
+  for (int64_t& share : tensor->shares) {
+    share = static_cast<int64_t>(in.Varint(kMaxRequestDataBytes));
+  }
+  tensor->sums = GetFloats(in);
+  tensor->results = GetFloats(in);
   if (places.lanes == 0 || places.hosts == 0 || places.elements == 0) {
     in.Fail("a tensor has no units");
   }
-  if (!in.ok()) return tensor;
-  if (!TensorResiduals::HasSizes(places, home, elements, sums.size(), results.size())) {
-    in.Fail("the size of a tensor is wrong");
-    return tensor;
-  }
-  *tensor = {places, elements, std::move(sums), std::move(results)};
+  if (in.ok() && !tensor->HasSizes(home)) in.Fail("the size of a tensor is wrong");
   return tensor;
 }
 

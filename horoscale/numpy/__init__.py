@@ -58,10 +58,6 @@ from horoscale.numpy.reductions import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
 )
 from horoscale.numpy.rooted import (
     gather,
@@ -72,6 +68,12 @@ from horoscale.numpy.rooted import (
     reduce_async_,
     scatter,
     scatter_async,
+)
+from horoscale.numpy.scattering import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
 )
 from horoscale.numpy.shards import empty_sharded
 

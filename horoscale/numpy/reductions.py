@@ -1,4 +1,4 @@
-"""Operations that combine values of the ranks: allreduce and reducescatter."""
+"""Operations that combine values of the ranks: allreduce. See scattering.py for reducescatter."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from horoscale import _core
 from horoscale._core import Encoding, OpKind, ReduceOp
 from horoscale.common import current_runtime
 from horoscale.common.arguments import (
-    ELEMENTWISE,
-    check_all_split,
-    check_group_out,
-    check_has_rows,
     check_reduction,
     resolve_op,
-    scattered_rows,
     set_id,
-    titled,
 )
-from horoscale.common.prepared import prepared_allreduce, prepared_reducescatter
+from horoscale.common.prepared import prepared_allreduce
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.numpy.arrays import (
     Array,
@@ -30,17 +24,15 @@ from horoscale.numpy.arrays import (
     contiguous,
     data_type,
     is_plain,
-    need_room,
     need_writable,
-    split_list,
     tensor_arg,
 )
 from horoscale.numpy.compression import AnyCompressor, Compression, divide
 from horoscale.numpy.handles import Handle
 
 
-class _Call(NamedTuple):
-    """The arguments of the public functions other than the arrays."""
+class Call(NamedTuple):
+    """The arguments of allreduce and reducescatter other than the arrays."""
 
     op: ReduceOp
     name: str | None
@@ -52,13 +44,14 @@ class _Call(NamedTuple):
     splits: list[int] | None = None  # of reducescatter
 
 
-def _enqueue(
+def enqueue(
     kind: OpKind,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
-    call: _Call,
+    call: Call,
     will_wait: bool,
 ) -> _core.Handle:
+    """Start a reduction. Raises ValueError without arrays, UnsupportedError for their dtype."""
     if not inputs:
         raise ValueError("a group needs at least one array")
     for array in inputs:
@@ -80,20 +73,20 @@ def _enqueue(
 
 
 def _allreduce(
-    tensors: Sequence[ArrayLike], call: _Call, will_wait: bool = False
+    tensors: Sequence[ArrayLike], call: Call, will_wait: bool = False
 ) -> Handle[list[Array]]:
     inputs = [contiguous(tensor) for tensor in tensors]
     outputs = [np.empty_like(array, subok=False) for array in inputs]
-    operation = _enqueue(OpKind.ALLREDUCE, inputs, outputs, call, will_wait)
+    operation = enqueue(OpKind.ALLREDUCE, inputs, outputs, call, will_wait)
     return Handle(operation, lambda _: outputs)
 
 
 def _allreduce_in_place(
-    tensors: Sequence[Array], call: _Call, will_wait: bool = False
+    tensors: Sequence[Array], call: Call, will_wait: bool = False
 ) -> Handle[list[Array]]:
     arrays = [need_writable(tensor) for tensor in tensors]
     working = [contiguous(array) for array in arrays]
-    operation = _enqueue(OpKind.ALLREDUCE, working, working, call, will_wait)
+    operation = enqueue(OpKind.ALLREDUCE, working, working, call, will_wait)
 
     def finish(_: _core.Handle) -> list[Array]:
         for array, result in zip(arrays, working, strict=True):
@@ -102,30 +95,6 @@ def _allreduce_in_place(
         return arrays
 
     return Handle(operation, finish)
-
-
-def _reducescatter(
-    tensors: Sequence[ArrayLike],
-    call: _Call,
-    out: Sequence[Array] | None,
-    will_wait: bool = False,
-) -> Handle[list[Array]]:
-    identity = set_id(call.process_set)  # raises for an invalid set
-    title = titled("reducescatter", call.name, identity)
-    inputs = [contiguous(tensor) for tensor in tensors]
-    check_group_out(inputs, out)
-    outputs = []
-    for i, array in enumerate(inputs):
-        check_has_rows(array.shape, "reducescatter")
-        if call.splits is not None:
-            check_all_split(call.splits, array.shape[0], call.process_set)
-        rows = scattered_rows(array.shape[0], call.process_set, call.splits)
-        if out is None:
-            outputs.append(np.empty((rows, *array.shape[1:]), array.dtype))
-        else:
-            outputs.append(need_room(out[i], rows, array, title))
-    operation = _enqueue(OpKind.REDUCESCATTER, inputs, outputs, call, will_wait)
-    return Handle(operation, lambda _: outputs)
 
 
 def allreduce(
@@ -181,7 +150,7 @@ def allreduce(
         template.run(address(tensor), address(result), (tensor, result))
         return result
     encoding, compression = divide(compression)
-    call = _Call(
+    call = Call(
         resolve_op(op, average),
         name,
         prescale_factor,
@@ -224,7 +193,7 @@ def allreduce_async(
         )
         operation = template.start(address(tensor), address(result), (tensor, result))
         return Handle(operation, lambda _: result)
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce([tensor], call).single()
@@ -260,7 +229,7 @@ def allreduce_(
         place = address(tensor)
         template.run(place, place, tensor)
         return tensor
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce_in_place([tensor], call, will_wait=True).wait()[0]
@@ -296,7 +265,7 @@ def allreduce_async_(
         place = address(tensor)
         operation = template.start(place, place, tensor)
         return Handle(operation, lambda _: tensor)
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce_in_place([tensor], call).single()
@@ -319,7 +288,7 @@ def grouped_allreduce(
     Arguments and errors are those of allreduce(). An empty group raises ValueError.
     """
     encoding, compression = divide(compression)
-    call = _Call(
+    call = Call(
         resolve_op(op, average),
         name,
         prescale_factor,
@@ -350,7 +319,7 @@ def grouped_allreduce_async(
 
     Do not modify the arrays until the operation has completed. Raises like allreduce_async().
     """
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce(tensors, call)
@@ -370,7 +339,7 @@ def grouped_allreduce_(
 
     Raises like allreduce_(); an empty group raises ValueError.
     """
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce_in_place(tensors, call, will_wait=True).wait()
@@ -390,148 +359,7 @@ def grouped_allreduce_async_(
 
     Do not use the arrays until synchronize() has returned. Raises like allreduce_async_().
     """
-    call = _Call(
+    call = Call(
         resolve_op(op, average), name, prescale_factor, postscale_factor, process_set, priority
     )
     return _allreduce_in_place(tensors, call)
-
-
-def reducescatter(
-    tensor: ArrayLike,
-    name: str | None = None,
-    op: int = ReduceOp.AVERAGE,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    priority: int = 0,
-    splits: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Array:
-    """Reduce the arrays of all ranks element-wise, and scatter the rows of the result.
-
-    Args:
-        tensor: an array with at least one dimension, with the same shape and dtype on every rank.
-        name: identifies this call among pending ones. None: matched by call order.
-        op: as in allreduce().
-        process_set: the ranks that take part.
-        prescale_factor: factor applied to each rank's values before the reduction.
-        postscale_factor: factor applied to the result.
-        priority: higher is more urgent.
-        splits: the number of rows for each rank, in order. Must be the same on all ranks and add up
-            to the number of rows. None: the rows are divided evenly, and the lower ranks get the
-            remainder, one row each.
-        out: a contiguous array for this rank's rows, with their dtype and shape. It may share
-            memory with `tensor` only if it is these rows of it. None: allocate a new array.
-
-    Returns:
-        This rank's rows of the result; `out` if it was given.
-
-    Raises:
-        ValueError: as in allreduce(); also for a 0-d array, for `splits` of a wrong length, with a
-            negative element or a wrong sum, and for an `out` of a wrong dtype or shape.
-        HorovodInternalError: as in allreduce().
-    """
-    if splits is None and is_plain(tensor) and is_plain(out):
-        template = prepared_reducescatter(
-            tensor.dtype,
-            tensor.shape,
-            data_type,
-            out,
-            op,
-            name,
-            prescale_factor,
-            postscale_factor,
-            process_set,
-            priority,
-        )
-        template.run(address(tensor), address(out), (tensor, out))
-        return out
-    call = _Call(
-        resolve_op(op, allowed=ELEMENTWISE),
-        name,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        priority,
-        splits=None if splits is None else split_list(splits),
-    )
-    group = None if out is None else [out]
-    return _reducescatter([tensor], call, group, will_wait=True).wait()[0]
-
-
-def reducescatter_async(
-    tensor: ArrayLike,
-    name: str | None = None,
-    op: int = ReduceOp.AVERAGE,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    priority: int = 0,
-    splits: ArrayLike | None = None,
-    out: Array | None = None,
-) -> Handle[Array]:
-    """Start reducescatter() and return a handle for poll() and synchronize().
-
-    Do not modify the array or use `out` until the operation has completed. Raises ValueError and
-    DuplicateNameError like reducescatter(). synchronize() raises the other errors.
-    """
-    group = None if out is None else [out]
-    handle = grouped_reducescatter_async(
-        [tensor], name, op, process_set, prescale_factor, postscale_factor, priority, splits, group
-    )
-    return handle.single()
-
-
-def grouped_reducescatter(
-    tensors: Sequence[ArrayLike],
-    name: str | None = None,
-    op: int = ReduceOp.AVERAGE,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    priority: int = 0,
-    splits: ArrayLike | None = None,
-    out: Sequence[Array] | None = None,
-) -> list[Array]:
-    """Run reducescatter() on several arrays, all or none, in one negotiation.
-
-    Arguments and errors are those of reducescatter(). `out` is a list. An empty group raises
-    ValueError.
-    """
-    call = _Call(
-        resolve_op(op, allowed=ELEMENTWISE),
-        name,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        priority,
-        splits=None if splits is None else split_list(splits),
-    )
-    return _reducescatter(tensors, call, out, will_wait=True).wait()
-
-
-def grouped_reducescatter_async(
-    tensors: Sequence[ArrayLike],
-    name: str | None = None,
-    op: int = ReduceOp.AVERAGE,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    priority: int = 0,
-    splits: ArrayLike | None = None,
-    out: Sequence[Array] | None = None,
-) -> Handle[list[Array]]:
-    """Start grouped_reducescatter() and return a handle whose result is the list of arrays.
-
-    Do not modify the arrays until the operation has completed. Raises like reducescatter_async().
-    """
-    call = _Call(
-        resolve_op(op, allowed=ELEMENTWISE),
-        name,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        priority,
-        splits=None if splits is None else split_list(splits),
-    )
-    return _reducescatter(tensors, call, out)

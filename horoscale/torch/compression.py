@@ -90,7 +90,7 @@ class BF16Compressor(_HalfCompressor):
 
 
 class Compression:
-    """The compressors for allreduce() and DistributedOptimizer().
+    """The compressors for allreduce(), reducescatter(), par.shard() and DistributedOptimizer().
 
     int8, int4, onebit and topk(ratio) are lossy, with error feedback: the error of a named tensor
     is added to the next tensor with that name. adaptive(error) chooses one of them, or none, for

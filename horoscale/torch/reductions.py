@@ -301,8 +301,7 @@ def reducescatter(
     Args:
         tensor: must have the same shape and dtype on all ranks. Not 0-d.
         name: identifies this operation among pending ones. None: matched by call order.
-        compression: how data between hosts is encoded. Compression.fp16 and .bf16 halve it: each
-            host's sum and the result are rounded to that type.
+        compression: as in allreduce(). The sums of hosts are encoded for ranks of other hosts.
         op: as in allreduce(). Average and Sum have gradients.
         process_set: the ranks that take part.
         prescale_factor: factor applied to each rank's tensor before the reduction.

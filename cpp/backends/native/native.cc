@@ -77,8 +77,10 @@ std::unique_ptr<Collective> StartNative(Exchange& exchange, FusedOperation& oper
     case OpKind::kBroadcast:
       return MakeBroadcast(exchange, {operation.root, Segments(operation), operation.absent});
     case OpKind::kReducescatter: {
-      ReducescatterArgs args{
-          operation.reduction, {}, operation.encoding, operation.splits, operation.positions};
+      ReducescatterArgs args{operation.reduction, {},
+                             operation.encoding,  operation.splits,
+                             operation.positions, Parts(operation),
+                             operation.encoded};
       for (const FusedPiece& piece : operation.pieces) {
         args.items.push_back({piece.in, piece.out, piece.rows, piece.row_bytes});
       }

@@ -293,7 +293,7 @@ typedef struct hs_request {
   int32_t will_wait; /* 1: hs_wait() or hs_notify() follows soon, so the engine need not be woken */
   hs_callback callback; /* may be null */
   void* user_data;
-  int32_t encoding; /* hs_encoding, for allreduce; for reduce and reducescatter, a 16-bit one */
+  int32_t encoding; /* hs_encoding, for allreduce and reducescatter; for reduce, a 16-bit one */
   const hs_device* device; /* device of all tensors; null: host memory */
   /* 1: the operation's data is authenticated between hosts, so that modified data makes it fail.
    * For data that will be interpreted, such as pickles. The same on all members. The values of

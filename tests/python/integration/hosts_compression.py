@@ -16,6 +16,8 @@ from small_training import model, same_everywhere, train
 
 import horoscale.numpy as arrays
 import horoscale.torch as hvd
+from horoscale._core import OpKind, ReduceOp
+from horoscale.numpy.reductions import Call, enqueue
 
 HOSTS = sys.argv[1]
 IS_ENCODED = len(set(HOSTS)) > 1
@@ -26,6 +28,10 @@ COMPRESSIONS = (
     hvd.Compression.onebit,
     hvd.Compression.topk(0.1),
 )
+
+
+class CustomCompressor(arrays.Compression.none):
+    """One that runs in Python."""
 
 
 def gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -223,10 +229,57 @@ def check_metrics() -> None:
     assert encodings["int8"]["relative_error"] < encodings["int4"]["relative_error"]
 
 
+def check_scattered() -> None:
+    """Reducescatter makes up for losses, too, with even and uneven splits, and for arrays."""
+    size = hvd.size()
+    for compression in COMPRESSIONS:
+        for splits in (None, [rank + 1 for rank in range(size)]):
+            values = np.random.default_rng(hvd.rank()).normal(size=(size * (size + 1) // 2, 999))
+            values = values.astype(np.float32)
+            exact = np.sum(arrays.allgather(values[None]), axis=0, dtype=np.float64)
+            ends = np.cumsum(splits or [len(one) for one in np.array_split(exact, size)])
+            begin = ends[hvd.rank() - 1] if hvd.rank() else 0
+            own = exact[begin : ends[hvd.rank()]]
+            total = np.zeros_like(own)
+            errors = []
+            for _ in range(STEPS):
+                total += arrays.reducescatter(
+                    values,
+                    name=f"scattered {compression} {splits}",
+                    op=arrays.Sum,
+                    splits=splits,
+                    compression=compression,
+                )
+                error = np.linalg.norm(total / (len(errors) + 1) - own) / np.linalg.norm(own)
+                errors.append(error)
+            assert (errors[0] > 1e-5) == IS_ENCODED, (compression, errors[0])
+            assert errors[-1] < max(errors[0] / 4, 1e-5), (compression, errors)
+
+
+def check_scattered_bits() -> None:
+    """The bits of rows do not depend on what is fused, nor on the framework."""
+    torch.manual_seed(hvd.rank())
+    tensors = [torch.randn(9, 700), torch.randn(5001, 1), torch.randn(64, 64)]
+    compression = hvd.Compression.int4
+    for _ in range(3):
+        group = hvd.grouped_reducescatter(tensors, name="fused", compression=compression)
+        for number, (tensor, expected) in enumerate(zip(tensors, group, strict=True)):
+            out = np.empty(expected.shape, np.float32)
+            arrays.reducescatter(
+                tensor.numpy(), name=f"alone {number}", compression=compression, out=out
+            )
+            assert np.array_equal(out, expected.numpy()), number
+
+
 def check_errors() -> None:
     """No lossy encoding where residuals can't be kept."""
-    with pytest.raises(ValueError, match="int8 is an encoding for allreduce only"):
-        hvd.reducescatter(torch.zeros(64, 8), compression=hvd.Compression.int8)
+    values = [np.zeros(8, np.float32)]
+    encoding = hvd.Compression.int8.encoding
+    call = Call(ReduceOp.SUM, "reduced", 1.0, 1.0, hvd.global_process_set, 0, encoding)
+    with pytest.raises(ValueError, match="int8 is an encoding for allreduce and reducescatter"):
+        enqueue(OpKind.REDUCE, values, values, call, will_wait=True)
+    with pytest.raises(ValueError, match="out= cannot be combined"):
+        arrays.reducescatter(np.zeros(8), out=np.zeros(8), compression=CustomCompressor)
 
 
 def main() -> None:
@@ -242,6 +295,8 @@ def main() -> None:
     check_power_sgd()
     check_loss_scale()
     check_choice()
+    check_scattered()
+    check_scattered_bits()
     check_errors()
     hvd.shutdown()
 

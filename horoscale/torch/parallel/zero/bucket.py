@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import torch
 
-from horoscale._core import HorovodInternalError
+from horoscale._core import Encoding, HorovodInternalError, ReduceOp
+from horoscale.torch import collectives
 from horoscale.torch.buckets import empty_shared
 from horoscale.torch.handles import Handle
 from horoscale.torch.names import unique_name
 from horoscale.torch.parallel.offload import Area, Store, Transfer
 from horoscale.torch.parallel.zero.flat import FlatShards
-from horoscale.torch.reductions import reducescatter_async
 
 _MOST_ROOMS = 2  # maximum number of reused rooms of a size
 _MOST_WRITES = 2  # maximum number of gradients being written to a disk
@@ -98,6 +98,7 @@ class Bucket:
         result: torch.dtype,
         kept: bool,
         passes: int,
+        encoding: Encoding = Encoding.NONE,
         store: Store | None = None,
     ) -> None:
         """Create a bucket without gradients.
@@ -110,6 +111,8 @@ class Bucket:
                 added to them and reduced again with them (stage 1). Otherwise their room is reused,
                 and later reductions are added to `gradient`.
             passes: the number of gradients of each parameter to accumulate before sending.
+            encoding: how sums are sent between hosts. If it is lossy, `kept` must be False: each
+                reduction sends the errors of the previous ones, so all of them must count.
             store: a disk that stores `gradient`.
         """
         self.shards = shards
@@ -118,6 +121,7 @@ class Bucket:
         self._dtype = sent_as
         self._kept = kept
         self._passes = passes
+        self._reduction = collectives.Reduction(ReduceOp.AVERAGE, encoding=encoding)
         self._store = store
         self.area: Area | None = None if store is None else store.area(shards.length, result)
         self._memory = (  # memory of `gradient`
@@ -223,5 +227,6 @@ class Bucket:
         adds_up = self.gradient is not None and not self._kept
         if self._dtype != result.dtype or adds_up or self.area is not None:
             result = torch.empty(self.shards.length, dtype=self._dtype)
-        handle = reducescatter_async(room, self._name, process_set=process_set, out=result)
+        call = collectives.Call(self._name, process_set)
+        handle = collectives.reducescatter([room], self._reduction, call, out=[result])
         return _Sent(handle, room, result)

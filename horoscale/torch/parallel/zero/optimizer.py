@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from horoscale.torch.compiling import outside_graph
+from horoscale.torch.compression import AnyCompressor, Compression
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.offload import OffloadError
 from horoscale.torch.parallel.zero import optimizer_state
@@ -179,6 +180,7 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
     *,
     params: Iterable[nn.Parameter] | Iterable[Group] | None = None,
     stage: int = 1,
+    compression: AnyCompressor | None = None,
     **options: Any,
 ) -> Any:
     """Create an optimizer whose state is divided among ranks.
@@ -200,18 +202,23 @@ def ZeroOptimizer(  # noqa: N802 (makes an optimizer, as hvd.DistributedOptimize
         params: some of the model's parameters, or parameter groups with their own options, as for
             any optimizer. None: all trainable parameters.
         stage: 1 or 2, for a model that is not sharded yet.
+        compression: how gradients are sent between hosts, for a model that is not sharded yet; see
+            shard(). None: uncompressed.
         **options: options of the optimizer.
 
     Raises:
         ValueError: the optimizer is not elementwise, a parameter is not a trainable one of the
-            model or is in two groups, the model is sharded over another axis, or axis= is missing.
+            model or is in two groups, the model is sharded over another axis, axis= is missing, or
+            compression= is unknown or given for a model that is sharded.
         MismatchError: see shard().
         OffloadError: the disk of offload="disk" has no room for the state; raised on all ranks.
     """
     if not sharded_in(model):
         if axis is None:
             raise ValueError("the model is not sharded: ZeroOptimizer() needs axis=")
-        shard(model, axis, stage)
+        shard(model, axis, stage, compression=compression or Compression.none)
+    elif compression is not None:
+        raise ValueError("the model is sharded already: give compression= to par.shard()")
     sharded = sharded_of(model)
     if axis is not None and Axis.of(axis).ranks != sharded.axis.ranks:
         raise ValueError(

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from horoscale._core import Encoding
 from horoscale.common.synchronization import barrier
+from horoscale.torch.compression import AnyCompressor, Compression, divide
 from horoscale.torch.parallel.mesh import Axis
 from horoscale.torch.parallel.offload import Store
 from horoscale.torch.parallel.offload.malloc import give_free_memory_back, give_large_blocks_back
@@ -58,6 +60,7 @@ class Sharded:
         passes: int,
         prefetch: int,
         shared: bool,
+        encoding: Encoding,
         store: Store | None,
         give_values: Callable[[Unit], None],
     ) -> None:
@@ -89,9 +92,11 @@ class Sharded:
             for one in self._all
             for place, parameter in zip(one.places, one.parameters, strict=True)
         }
+        keeps_gradients = stage == 1 and not encoding.is_lossy
         buckets = [
             Bucket(
-                *(one, reduce_dtype or one.dtype, one.master.dtype, stage == 1, passes),
+                *(one, reduce_dtype or one.dtype, one.master.dtype, keeps_gradients, passes),
+                encoding,
                 store=store if stage == 3 else None,
             )
             for one in reversed(self.trained)  # in the order of backward passes
@@ -239,6 +244,7 @@ def shard(
     backward_passes_per_step: int = 1,
     bucket_bytes: int = 16 * _MIB,
     shared: bool = True,
+    compression: AnyCompressor = Compression.none,
     offload: str | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
     initialize: Initialize | None = None,
@@ -279,6 +285,10 @@ def shard(
         backward_passes_per_step: the number of backward passes to accumulate before a reduction.
         bucket_bytes: the bytes of parameters to reduce together in stages 1 and 2.
         shared: False: use separate memory for each rank, as if the ranks were on different hosts.
+        compression: how gradients are sent between hosts: Compression.none, fp16, bf16, int8, int4,
+            onebit, topk(ratio) or adaptive(error) of horoscale.torch. It applies to all gradients
+            of a unit, including those of vectors and embeddings. Parameters are gathered
+            uncompressed. On one host nothing is compressed.
         offload: "disk": keep the optimizer's state in a file while it is not in use, in stage 3
             also parameters and gradients, of which each rank then holds only its own part. "cpu":
             keep it in host memory, where all of it is in any case. The results are bitwise the
@@ -295,9 +305,9 @@ def shard(
         The model.
 
     Raises:
-        ValueError: the stage is unknown, `unit` is missing or matches nothing, the model is already
-            sharded or has no trainable parameters, or a parameter is not on the CPU or has a
-            gradient.
+        ValueError: the stage or compression is unknown, `unit` is missing or matches nothing, the
+            model is already sharded or has no trainable parameters, or a parameter is not on the
+            CPU or has a gradient.
         OffloadError: the folder is full, missing or not writable on a rank; raised on all of them.
         MismatchError: the ranks call it with different models or options; raised on all of them.
         HorovodInternalError: there is not enough memory, or a rank failed.
@@ -315,6 +325,7 @@ def shard(
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: at least 1")
     if offload not in OFFLOADS:
         raise ValueError(f'offload={offload!r}: there are None, "cpu" and "disk"')
+    encoding = _encoding_of(compression)
     axis = Axis.of(axis)
     units = find_units(model, unit)
     _need_memory(units)
@@ -331,6 +342,7 @@ def shard(
         "backward_passes_per_step": backward_passes_per_step,
         "bucket_bytes": bucket_bytes,
         "shared": shared,
+        "compression": repr(compression),
         "offload": offload,
     }
     of_units = [one.parameters for one in units]
@@ -349,6 +361,7 @@ def shard(
         passes=backward_passes_per_step,
         prefetch=prefetch,
         shared=shared,
+        encoding=encoding,
         store=store,
         give_values=materialized.give if stage == 3 else lambda _: None,
     )
@@ -398,6 +411,18 @@ def gathered(model: nn.Module) -> Iterator[None]:
     finally:
         for one in found:
             one.free()
+
+
+def _encoding_of(compression: AnyCompressor) -> Encoding:
+    """Return the encoding of gradients; raise ValueError unless the library implements it."""
+    if hasattr(compression, "compress") and hasattr(compression, "decompress"):
+        encoding, compressor = divide(compression, ())
+        if compressor is Compression.none:
+            return encoding
+    raise ValueError(
+        f"compression={compression!r}: gradients of a sharded model are sent as Compression.none, "
+        "fp16, bf16, int8, int4, onebit, topk(ratio) or adaptive(error)"
+    )
 
 
 def _stored(parameter: nn.Parameter, dtype: torch.dtype | None) -> torch.dtype:

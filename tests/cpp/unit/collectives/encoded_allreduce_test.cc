@@ -14,6 +14,7 @@
 
 #include "collectives/encoding.h"
 #include "collectives/residuals.h"
+#include "support/encoded_cases.h"
 #include "support/fickle_exchange.h"
 #include "support/random_values.h"
 #include "support/reference_fold.h"
@@ -21,34 +22,12 @@
 namespace horoscale {
 namespace {
 
-using Hosts = std::vector<uint32_t>;
-using Floats = std::vector<float>;
 using testing::FickleHub;
-
-const std::vector<Hosts> kShapes = {{0, 1},          {0, 0, 1, 1},    {0, 0, 0, 1},
-                                    {0, 1, 2},       {0, 1, 0, 1, 2}, {0, 0, 1, 1, 2, 2},
-                                    {0, 1, 1, 0, 2}, {0, 1, 2, 3, 4}};
-const std::vector<Encoding> kEncodings = {{EncodingKind::kInt8},
-                                          {EncodingKind::kInt4},
-                                          {EncodingKind::kOneBit},
-                                          {EncodingKind::kTopK, 400}};
-
-// Steps them in turn, while the exchange returns "not yet" at random.
-void StepAll(std::vector<std::unique_ptr<Collective>>& running) {
-  int idle = 0;
-  for (size_t done = 0; done < running.size();) {
-    for (std::unique_ptr<Collective>& one : running) {
-      if (one == nullptr) continue;
-      const Result<Progress> progress = one->Step();
-      ASSERT_TRUE(progress.ok()) << progress.status().message();
-      idle = *progress == Progress::kIdle ? idle + 1 : 0;
-      if (*progress != Progress::kDone) continue;
-      one.reset();
-      ++done;
-    }
-    ASSERT_LT(idle, 10'000) << "nobody can go on";
-  }
-}
+using testing::Floats;
+using testing::Hosts;
+using testing::kHostLayouts;
+using testing::kLossyEncodings;
+using testing::StepPatiently;
 
 struct Piece {
   size_t tensor = 0;
@@ -125,7 +104,7 @@ class World {
         args.totals = &totals;
         running.push_back(MakeAllreduce(hub_.member(m), std::move(args)));
       }
-      StepAll(running);
+      StepPatiently(running);
     }
   }
 
@@ -183,8 +162,8 @@ class World {
 const std::vector<int64_t> kSizes = {1, 1000, 1024, 5000, 70, 9 * 1024 + 3};
 
 TEST(EncodedAllreduceTest, WhatIsDeliveredAndWhatIsLeftIsWhatWasSent) {
-  for (const Hosts& hosts : kShapes) {
-    for (const Encoding& encoding : kEncodings) {
+  for (const Hosts& hosts : kHostLayouts) {
+    for (const Encoding& encoding : kLossyEncodings) {
       World world(hosts, kSizes, 7 + hosts.size());
       std::vector<std::vector<double>> sent;
       for (int64_t size : kSizes) sent.emplace_back(static_cast<size_t>(size));
@@ -217,8 +196,8 @@ TEST(EncodedAllreduceTest, WhatIsDeliveredAndWhatIsLeftIsWhatWasSent) {
 }
 
 TEST(EncodedAllreduceTest, BitsDontDependOnHowTensorsAreCut) {
-  for (const Hosts& hosts : kShapes) {
-    for (const Encoding& encoding : kEncodings) {
+  for (const Hosts& hosts : kHostLayouts) {
+    for (const Encoding& encoding : kLossyEncodings) {
       World whole(hosts, kSizes, 3);
       World cut(hosts, kSizes, 4);
       for (int step = 0; step < 4; ++step) {
@@ -233,7 +212,7 @@ TEST(EncodedAllreduceTest, BitsDontDependOnHowTensorsAreCut) {
 }
 
 TEST(EncodedAllreduceTest, AveragesAreDividedScaledAndRoundedOnce) {
-  for (const Hosts& hosts : kShapes) {
+  for (const Hosts& hosts : kHostLayouts) {
     World world(hosts, {3000});
     world.NewGradients();
     world.Reduce({EncodingKind::kInt8}, world.Whole(), 1,
@@ -269,7 +248,7 @@ TEST(EncodedAllreduceTest, HalfTypesAreEncodedFromFloat32) {
                                         .absent = {},
                                         .encoding = {EncodingKind::kInt8}}));
     }
-    StepAll(running);
+    StepPatiently(running);
     for (uint32_t m = 1; m < 4; ++m) EXPECT_EQ(out[m], out[0]);
     EXPECT_EQ(out[0][1], dtype == DataType::kFloat16 ? std::byte{0x44} : std::byte{0x3d});
   }
@@ -313,7 +292,7 @@ TEST(EncodedAllreduceTest, WhileSomebodyIsAbsentSumsAreExactAndResidualsWait) {
 }
 
 TEST(EncodedAllreduceTest, WhatIsNotFiniteReachesAllAndLeavesResidualsAlone) {
-  for (const Encoding& encoding : kEncodings) {
+  for (const Encoding& encoding : kLossyEncodings) {
     World world({0, 0, 1, 1}, {4096});
     world.NewGradients();
     world.Reduce(encoding, world.Whole());
@@ -363,7 +342,7 @@ TEST(EncodedAllreduceTest, NothingIsEncodedOnOneHost) {
                                                     .parts = {},
                                                     .totals = &totals}));
   }
-  StepAll(running);
+  StepPatiently(running);
   EXPECT_EQ(values[0], Floats(5000, 3.0f));
   EXPECT_EQ(totals.calls, 0u);
 }

@@ -22,6 +22,9 @@ void Fill(SetResiduals& residuals) {
   large->Prepare({1, 3, 4096}, HomeOf("b", 3), 30'000);
   large->sums.assign(large->sums.size(), -1.5f);
   large->results.assign(large->results.size(), 2.0f);
+  const auto scattered = residuals.Of("c", 0);
+  scattered->PrepareShares({7, 0, 300}, 4096, 300);
+  scattered->sums.assign(300, 0.25f);
 }
 
 TEST(SetResidualsTest, TensorsHaveTheirOwn) {
@@ -42,6 +45,8 @@ TEST(SetResidualsTest, WhatIsSavedCanBeLoaded) {
   EXPECT_EQ(other.Of("a", 0)->sums, residuals.Of("a", 0)->sums);
   EXPECT_EQ(other.Of("b", 3)->results, residuals.Of("b", 3)->results);
   EXPECT_EQ(other.Of("b", 3)->places, residuals.Of("b", 3)->places);
+  EXPECT_EQ(other.Of("c", 0)->sums, residuals.Of("c", 0)->sums);
+  EXPECT_EQ(other.Of("c", 0)->shares, residuals.Of("c", 0)->shares);
 }
 
 TEST(SetResidualsTest, WhatWasNeverEncodedIsNotSaved) {
