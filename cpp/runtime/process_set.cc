@@ -26,12 +26,12 @@ bool ShowsPace(const Terms& common, const Exchange* exchange) {
          !HasFreeFirstDimension(common.kind);
 }
 
-// Whether the program is called back at the end of the bucket, and does not wait here.
+// Whether the program is called back when the bucket's operations are done, and does not wait here.
+// A program does so for all of its operations, so the first one tells.
 bool CallsBack(const Action& action, const PendingOperations& pending) {
-  return std::any_of(action.pieces.begin(), action.pieces.end(), [&pending](const Piece& piece) {
-    const Operation* const operation = pending.Find(piece.token);
-    return operation != nullptr && operation->callback != nullptr;
-  });
+  if (action.pieces.empty()) return false;
+  const Operation* const operation = pending.Find(action.pieces[0].token);
+  return operation != nullptr && operation->callback != nullptr;
 }
 
 // The same failure, for one tensor.

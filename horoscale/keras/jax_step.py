@@ -58,15 +58,15 @@ def way() -> AllreduceGroups:
 
 def through_python(groups: Sequence[Group], **options: Any) -> list[list[Any]]:
     """Reduce like xla.allreduce_groups() by one call of Python, with arrays in host memory."""
-    plans = [(len(group.tensors), group.compression, group.name) for group in groups]
+    empty = [group._replace(tensors=[None] * len(group.tensors)) for group in groups]
 
     def reduce(*arrays: Any) -> list[np.ndarray[Any, Any]]:
         whole = iter([np.asarray(array) for array in arrays])
-        chosen = [Group([next(whole) for _ in range(size)], *rest) for size, *rest in plans]
+        chosen = [group._replace(tensors=[next(whole) for _ in group.tensors]) for group in empty]
         return list(chain.from_iterable(one_by_one(grouped_allreduce)(chosen, **options)))
 
     flat = list(chain.from_iterable(group.tensors for group in groups))
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
     # Ordered, so that the steps of all ranks match.
     reduced = iter(io_callback(reduce, shapes, *flat, ordered=True))
-    return [[next(reduced) for _ in range(size)] for size, *_ in plans]
+    return [[next(reduced) for _ in group.tensors] for group in empty]
