@@ -77,27 +77,28 @@ def tape(in_graph: bool) -> Any:
 
 
 def check(train: Callable[[], Any]) -> None:
-    """On a slow network something is compressed, and the ranks' weights are the same."""
-    before = set(adaptive())
-    weights = [np.asarray(one) for one in train().get_weights()]
-    for one in weights:
+    """On a slow network something is compressed, and the ranks' weights are the same.
+
+    Each training is a job of its own, because a job takes long to notice that its steps have other
+    names.
+    """
+    hvd.init()
+    for one in train().get_weights():
         np.testing.assert_array_equal(hvd.broadcast(one, root_rank=0), one)
-    after = adaptive()
-    if not IS_SLOW:
-        assert after == {}, after
-        return
-    new = {name: one for name, one in after.items() if name not in before}
-    assert any(one["ratio"] > 1 for one in new.values()), (train, after)
+    tensors = adaptive()
+    if IS_SLOW:
+        assert any(one["ratio"] > 1 for one in tensors.values()), tensors
+    else:
+        assert tensors == {}
+    hvd.shutdown()
 
 
 def main() -> None:
     """Run all checks."""
-    hvd.init()
     check(fit)
-    if keras.backend.backend() == "tensorflow":
+    if IS_SLOW and keras.backend.backend() == "tensorflow":
         check(lambda: tape(in_graph=True))
         check(lambda: tape(in_graph=False))
-    hvd.shutdown()
 
 
 main()
