@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 from orders import serve, times
-from overlap_rank import TASKS, compressed
+from overlap_rank import TASKS
 from training_rank import Make, alone, horoscale, plain_step
 
 WARM_UP = 6  # steps, until the size of buckets fits the network
@@ -23,9 +23,16 @@ def implementation(name: str) -> Make:
     ways: dict[str, Callable[[], Make]] = {
         "alone": alone,
         "gradients": horoscale,
-        "gradients-int8": compressed("int8"),
+        "gradients-int8": int8,
     }
     return ways[name]()
+
+
+def int8() -> Make:
+    """Overlap across steps, with the default choice of parameters to compress."""
+    import horoscale.torch as hvd
+
+    return horoscale(overlap_step=True, compression=hvd.Compression.int8)
 
 
 def main() -> None:

@@ -5,8 +5,9 @@
 Uses two hosts, which are network namespaces (requires root, ip and tc), with a link of the given
 Mbit/s, and one rank with one thread on each. "fifo" is DistributedOptimizer with
 HOROSCALE_SCHEDULER=fifo. "priority" uses priorities and overlap_step=True, and "-bf16"
-hvd.Compression.bf16. "int8" and similar names use that compression, and "topk" sends 1 %.
-"ddp-fp16" and "ddp-powersgd" are hooks of DistributedDataParallel.
+hvd.Compression.bf16. "int8" and similar names use that compression, "topk" sends 1 %, and
+"adaptive-6" is hvd.Compression.adaptive(error=6). "ddp-fp16" and "ddp-powersgd" are hooks of
+DistributedDataParallel, and "powersgd" is hvd.Compression.powersgd(4), without overlap_step.
 
 A step computes for "compute" (two ranks at once without communication), of which "forward" is the
 forward pass. Reducing its gradients takes "communication" if nothing else runs. The shortest step
@@ -14,8 +15,9 @@ is then max(compute, communication) if communication overlaps with the whole nex
 + max(compute - forward, communication) if it overlaps with the backward pass only. The second
 divided by the first is the upper bound of fifo / priority.
 
-A figure is the slowest rank's time: the median over the steps, then the median over the rounds. A
-ratio compares times of one round, with its range over the rounds.
+A figure is the slowest rank's time: the time of all steps of a round divided by their number, then
+the median over the rounds. Overlapped steps are finished before the clock starts and before it
+stops. A ratio compares times of one round, with its range over the rounds.
 """
 
 from __future__ import annotations
@@ -41,8 +43,13 @@ FIFO = {"HOROSCALE_SCHEDULER": "fifo"}
 JOBS = {"alone": {}, "ddp": {}, "fifo": FIFO, "priority": {}, "priority-bf16": {}}
 # With --compression: lossy encodings, and DDP's hooks for slow networks.
 COMPRESSED: dict[str, dict[str, str]] = {
-    name: {} for name in ("int8", "int4", "onebit", "topk", "ddp-fp16", "ddp-powersgd")
+    name: {}
+    for name in (
+        *("int8", "int4", "onebit", "topk", "adaptive", "adaptive-6"),
+        *("powersgd", "ddp-fp16", "ddp-powersgd"),
+    )
 }
+NEEDED = ("alone", "fifo")  # for the ideal
 SMOKE = ("alone", "fifo", "priority")  # ranks with torch take seconds to start
 PAIRS = (
     ("fifo", "priority"),
@@ -50,7 +57,14 @@ PAIRS = (
     ("ddp", "priority"),
     ("ddp", "fifo"),
     ("ddp", "priority-bf16"),
+    ("priority", "adaptive"),
+    ("priority", "adaptive-6"),
+    ("ddp-powersgd", "adaptive"),
+    ("ddp-powersgd", "adaptive-6"),
+    ("ddp-powersgd", "powersgd"),
 )
+CHANGING = (1000, 100, 1000)  # Mbit/s
+CHOICE_STEPS = 30  # at each of these rates
 FIRST_PORT = 29400  # no other program uses ports on these hosts
 
 
@@ -75,9 +89,11 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         hosts = stack.enter_context(NetworkHosts(2))
+        if arguments.congestion_control:
+            hosts.set_congestion_control(arguments.congestion_control)
         jobs = {}
-        known = JOBS | (COMPRESSED if arguments.compression else {})
-        for port, name in enumerate(SMOKE if arguments.smoke else known, FIRST_PORT):
+        known = JOBS | COMPRESSED
+        for port, name in enumerate(arguments.implementations, FIRST_PORT):
             jobs[name] = Job(RANK_PROGRAM, name, 2, folder, folder, known[name], hosts, port)
             stack.callback(jobs[name].end)
         measured: figures.Figures = {}
@@ -89,6 +105,8 @@ def main() -> None:
         figures.write(arguments.json, measured, np=2)
         if arguments.timelines:
             record(arguments.timelines, jobs, tasks[-1], f"{rates[-1]} Mbit/s")
+        if arguments.choices:
+            record_choices(arguments.choices, jobs["adaptive"], hosts, tasks[-1], folder)
 
 
 def parse() -> argparse.Namespace:
@@ -108,9 +126,23 @@ def parse() -> argparse.Namespace:
         help="write pictures of a step of the last task and rate to NAME.png and NAME.svg",
     )
     parser.add_argument(
+        "--choices",
+        metavar="NAME",
+        help="write pictures of what adaptive compression chooses for the last task at "
+        f"{', '.join(map(str, CHANGING))} Mbit/s to NAME.png and NAME.svg",
+    )
+    parser.add_argument(
         "--compression",
         action="store_true",
         help="also lossy compression, and DDP's hooks for fp16 and PowerSGD (rank 4)",
+    )
+    parser.add_argument(
+        "--implementations",
+        metavar="NAMES",
+        help=f"comma-separated, besides {' and '.join(NEEDED)}: {', '.join(JOBS | COMPRESSED)}",
+    )
+    parser.add_argument(
+        "--congestion-control", metavar="NAME", help="of the hosts' TCP (default: reno)"
     )
     parser.add_argument("--smoke", action="store_true", help="smoke test: one short round")
     arguments = parser.parse_args()
@@ -118,6 +150,16 @@ def parse() -> argparse.Namespace:
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
     if arguments.smoke:
         arguments.rates, arguments.tasks, arguments.rounds = "1000", "transformer", 1
+        chosen = list(SMOKE)
+    elif arguments.implementations:
+        chosen = list(dict.fromkeys([*NEEDED, *arguments.implementations.split(",")]))
+    else:
+        chosen = [*JOBS, *(COMPRESSED if arguments.compression else ())]
+    if arguments.choices and "adaptive" not in chosen:
+        chosen.append("adaptive")
+    if unknown := set(chosen) - (JOBS | COMPRESSED).keys():
+        parser.error(f"unknown implementations {sorted(unknown)}")
+    arguments.implementations = chosen
     return arguments
 
 
@@ -155,6 +197,8 @@ def report(measured: figures.Figures, num_rounds: int) -> None:
     complete = {case: rounds | ideals(rounds) for case, rounds in measured.items()}
     print("\n".join(figures.comparison(complete, PAIRS)))
     for case, rounds in measured.items():
+        if "priority" not in rounds:
+            continue
         possible, share = share_of_ideal(rounds)
         print(f"{case}: at best {figures.spread(possible)}; of it reached {figures.spread(share)}")
 
@@ -172,6 +216,19 @@ def record(name: str, jobs: dict[str, Job], task: str, link: str) -> None:
     for _, path in recorded:
         path.unlink()
         path.with_suffix(".phases").unlink()
+
+
+def record_choices(name: str, job: Job, hosts: NetworkHosts, task: str, folder: Path) -> None:
+    """Draw the choices for steps during which the rate of the link changes."""
+    import choices
+
+    recorded = []
+    for index, rate in enumerate(CHANGING):
+        hosts.limit_rate(f"{rate}mbit")
+        path = folder / f"choices-{index}.json"
+        job.measure("choices", task, [str(path), CHOICE_STEPS])
+        recorded.append((rate, path))
+    choices.draw(recorded, [f"{name}.png", f"{name}.svg"], f"{task}, adaptive compression")
 
 
 if __name__ == "__main__":

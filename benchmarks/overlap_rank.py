@@ -23,6 +23,7 @@ from training_rank import Make, Task, Trained, alone, ddp, horoscale, plain_step
 
 RECORDED = 5  # steps in a timeline
 WARM_UP = 6  # steps, until the size of buckets fits the network
+ADAPTS_IN = 30  # steps, until the encodings fit the network as well
 
 
 def vgg() -> nn.Module:
@@ -43,10 +44,14 @@ TASKS = {
 }
 
 
+ADAPTIVE = ("adaptive", "adaptive-6")
+
+
 class Trainer:
     """One task, trained in one way."""
 
-    def __init__(self, make: Make, task: Task) -> None:
+    def __init__(self, make: Make, task: Task, warm_up: int) -> None:
+        self._warm_up = warm_up
         self._model, self._optimizer = make(task)
         self._inputs = task.inputs()
         self._targets = torch.randint(0, 10, (len(self._inputs),))
@@ -55,8 +60,11 @@ class Trainer:
 
     def measure(self, what: str, iterations: int) -> list[float]:
         """Return the seconds of whole steps, of their forward pass or of their communication."""
-        calls = {"step": self._step, "forward": self._loss, "communication": self._communicate}
-        return times(calls[what], iterations, min(WARM_UP, iterations))
+        warm_up = min(self._warm_up, 3 * iterations)
+        if what == "step":
+            return [self._mean_step(iterations, warm_up)]
+        calls = {"forward": self._loss, "communication": self._communicate}
+        return times(calls[what], iterations, warm_up)
 
     def record(self, path: Path) -> None:
         """Write a timeline of some steps after measured ones, and the phases of these steps."""
@@ -80,6 +88,33 @@ class Trainer:
             hvd.stop_timeline()
             path.with_suffix(".phases").write_text(json.dumps(phases))
 
+    def _mean_step(self, iterations: int, warm_up: int) -> float:
+        for _ in range(warm_up):
+            self._step()
+        list(self._model.parameters())  # finishes an overlapped step
+        start = time.perf_counter()
+        for _ in range(iterations):
+            self._step()
+        list(self._model.parameters())
+        return (time.perf_counter() - start) / iterations
+
+    def record_choices(self, path: Path, steps: int) -> None:
+        """Write the seconds of each step, and the bytes of its gradients by chosen encoding."""
+        import horoscale.torch as hvd
+
+        sizes = {f"gradient.{n}": 4 * p.numel() for n, p in self._model.named_parameters()}
+        recorded = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            self._step()
+            seconds = time.perf_counter() - start
+            chosen: dict[str, int] = {}
+            for name, one in hvd.metrics()["process_sets"]["0"]["adaptive"].items():
+                chosen[one["encoding"]] = chosen.get(one["encoding"], 0) + sizes[name]
+            recorded.append({"seconds": seconds, "bytes": chosen})
+        if hvd.rank() == 0:
+            path.write_text(json.dumps(recorded))
+
     def _loss(self) -> torch.Tensor:
         return functional.cross_entropy(self._model(self._inputs), self._targets)
 
@@ -95,14 +130,29 @@ class Trainer:
             handle.wait()
 
 
+def of_matrices(compressor: Any) -> Callable[[str, torch.Tensor], Any]:
+    """Compress the embedding as well, which is not compressed by default: DDP's hooks do so."""
+    import horoscale.torch as hvd
+
+    return lambda _, parameter: compressor if parameter.dim() > 1 else hvd.Compression.none
+
+
 def compressed(name: str) -> Callable[[], Make]:
-    """Overlap across steps, with one of hvd.Compression; "topk" sends every hundredth element."""
+    """DistributedOptimizer with one of hvd.Compression, and overlap across steps if possible."""
 
     def make() -> Make:
         import horoscale.torch as hvd
 
-        of = hvd.Compression.topk(0.01) if name == "topk" else getattr(hvd.Compression, name)
-        return horoscale(overlap_step=True, compression=of)
+        choices = {
+            "topk": hvd.Compression.topk(0.01),
+            "powersgd": hvd.Compression.powersgd(4),
+            "adaptive": hvd.Compression.adaptive(),
+            "adaptive-6": hvd.Compression.adaptive(error=6),
+        }
+        chosen = choices[name] if name in choices else getattr(hvd.Compression, name)
+        if name == "powersgd":
+            return horoscale(compression=chosen)
+        return horoscale(overlap_step=True, compression=of_matrices(chosen))
 
     return make
 
@@ -133,7 +183,8 @@ IMPLEMENTATIONS: dict[str, Callable[[], Make]] = {
     "fifo": horoscale,
     "priority": lambda: horoscale(overlap_step=True),
     "priority-bf16": compressed("bf16"),
-    **{name: compressed(name) for name in ("int8", "int4", "onebit", "topk")},
+    **{name: compressed(name) for name in ("int8", "int4", "onebit", "topk", "powersgd")},
+    **{name: compressed(name) for name in ADAPTIVE},
     **{f"ddp-{name}": hooked(name) for name in ("fp16", "powersgd")},
 }
 
@@ -145,14 +196,18 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     make = IMPLEMENTATIONS[arguments.implementation]()
+    warm_up = ADAPTS_IN if arguments.implementation in ADAPTIVE else WARM_UP
     trainers: dict[str, Trainer] = {}
 
     def carry_out(what: str, task: str, detail: Any) -> list[float]:
         if task not in trainers:
             trainers.clear()  # one model at a time
-            trainers[task] = Trainer(make, TASKS[task])
+            trainers[task] = Trainer(make, TASKS[task], warm_up)
         if what == "timeline":
             trainers[task].record(Path(detail))
+            return [0.0]
+        if what == "choices":
+            trainers[task].record_choices(Path(detail[0]), detail[1])
             return [0.0]
         return trainers[task].measure(what, detail)
 

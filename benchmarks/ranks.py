@@ -147,7 +147,7 @@ class Job:
     def _job_variables(self, folder: Path) -> dict[str, str]:
         """The variables of a rank of Gloo or of ours: its rank, and where the others are."""
         size = str(self._num_ranks)
-        if self.name in BARE:
+        if self.name in BARE or self.name.startswith("ddp-"):  # DDP with a hook
             own = folder / self.name
             return {"RANK": "{rank}", "WORLD_SIZE": size, "JOB_FILE": f"{own}.job"} | self._extra
         secret = secrets.token_hex(16)

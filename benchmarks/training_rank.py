@@ -101,11 +101,16 @@ def alone() -> Make:
     return make
 
 
-def ddp() -> Make:
-    """PyTorch's DistributedDataParallel over Gloo."""
+def join_gloo() -> None:
+    """Join the job's process group."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     where = f"file://{os.environ['JOB_FILE']}"
     torch.distributed.init_process_group("gloo", where, rank=rank, world_size=size)
+
+
+def ddp() -> Make:
+    """PyTorch's DistributedDataParallel over Gloo."""
+    join_gloo()
 
     def make(task: Task) -> Trained:
         model = nn.parallel.DistributedDataParallel(task.model(), gradient_as_bucket_view=True)

@@ -10,9 +10,9 @@ namespace {
 // at less.
 constexpr double kHidden = 0.05;
 constexpr double kAim = 0.02;
-// A choice changes to more or less compression after this many consecutive steps that call for it.
+// A choice changes to more compression after this many consecutive steps that call for it. To less:
+// Patience.
 constexpr int kStepsForMore = 2;
-constexpr int kStepsForLess = 3;
 // To compress less, this fraction of the time must suffice, and the choice must be milder by this
 // factor.
 constexpr double kRoom = 0.8;
@@ -161,7 +161,10 @@ void EncodingChooser::Replan(double seconds) {
   for (size_t i = 0; i < levels.size(); ++i) then += ShareSeconds(tensors[i], levels[i], network);
   too_little_ = !is_hidden && then * kMilder < now ? too_little_ + 1 : 0;
   too_much_ = is_hidden && then > now * kMilder ? too_much_ + 1 : 0;
-  if (too_little_ < kStepsForMore && too_much_ < kStepsForLess) return;
+  const double bandwidth = network.bytes_per_second;
+  const bool more = too_little_ >= kStepsForMore;
+  if (!more && too_much_ < patience_.Steps(bandwidth)) return;
+  more ? patience_.OnMore(step_, bandwidth) : patience_.OnLess(step_);
   for (size_t i = 0; i < levels.size(); ++i) SetLevel(*present[i], levels[i]);
   too_little_ = too_much_ = 0;
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/adaptive_encoding.h"
+#include "core/patience.h"
 #include "core/request.h"
 #include "core/step_tail.h"
 
@@ -91,6 +92,7 @@ class EncodingChooser {
       0;                // of the time that is computed: how long communication was hidden by it
   int too_little_ = 0;  // for so many steps
   int too_much_ = 0;
+  Patience patience_;
 };
 
 }  // namespace horoscale

@@ -19,6 +19,7 @@ from typing import Any
 
 from support.namespaces import NetworkHosts
 from support.rank_processes import RankProcesses
+from support.shared_files import shared_files
 
 from faults.scenarios import PHASES, SILENCE_LIMIT_S, STALL_LIMIT_S, START_TIMEOUT_S, Scenario
 
@@ -57,7 +58,7 @@ def build_shim(folder: Path) -> Path:
 def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
     """Run a scenario once and check it. It may define its victim; otherwise any rank."""
     outcome = Outcome(scenario, victim if scenario.victim is None else scenario.victim)
-    shared_before = _shared_files()
+    shared_before = shared_files()
     with ExitStack() as stack:
         hosts = stack.enter_context(NetworkHosts(2)) if scenario.over_hosts else None
         files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -78,13 +79,9 @@ def run(scenario: Scenario, victim: int, shim: Path) -> Outcome:
                 outcome.leaks.append(f"files {left}")
         if job.call(lambda: _accepts(job.address, job.port)):
             outcome.leaks.append(f"port {job.port} is open still")
-    if left := _shared_files() - shared_before:
+    if left := shared_files() - shared_before:
         outcome.leaks.append(f"in /dev/shm: {sorted(left)}")
     return outcome
-
-
-def _shared_files() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "horoscale" in name}  # others use it, too
 
 
 def _accepts(address: str, port: int) -> bool:

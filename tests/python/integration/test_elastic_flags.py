@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launcher_process import Launcher, run_launcher
+from support.shared_files import shared_files
 
 from horoscale.elastic.checkpoints import read_checkpoint
 
@@ -17,13 +18,13 @@ FAILED = 1
 
 def refused(folder: Path, *flags: object) -> tuple[int, list[str]]:
     """The status of a job and its launcher's output by line, once all of its processes are gone."""
-    shared = {one.name for one in Path("/dev/shm").glob("*horoscale*")}
+    shared_before = shared_files()
     with Launcher(*flags, "true", env={"XDG_RUNTIME_DIR": str(folder)}) as job:
         status, output, errors = job.finish()
         assert job.processes() == []
     assert output == b""
     assert list(folder.rglob("*.sock")) == []
-    assert {one.name for one in Path("/dev/shm").glob("*horoscale*")} <= shared
+    assert shared_files() <= shared_before
     lines = errors.decode().splitlines()
     assert all(line.startswith("horoscalerun: ") for line in lines), lines
     return status, lines

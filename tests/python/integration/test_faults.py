@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.rank_processes import RankProcesses
+from support.shared_files import shared_files
 
 PROGRAM = Path(__file__).parent / "kill_rank.py"
 RANKS = 4
@@ -22,10 +23,6 @@ START_SECONDS = 60
 REPORT_SECONDS = 10.0  # for a loaded machine; NETWORK_TIMEOUT_SECONDS is 30
 END_SECONDS = 20
 LATER_OPERATIONS = 6  # started by kill_rank.py after the failure
-
-
-def shared_files() -> set[Path]:
-    return set(Path("/dev/shm").iterdir())
 
 
 def kill(job: RankProcesses, victim: int, delay: float) -> float:
@@ -47,7 +44,7 @@ def check_survivor(job: RankProcesses, rank: int, victim: int, killed_at: float)
     assert report["later"] == [[victim]] * LATER_OPERATIONS, report
 
 
-def check_nothing_remains(job: RankProcesses, folder: Path, shared_before: set[Path]) -> None:
+def check_nothing_remains(job: RankProcesses, folder: Path, shared_before: set[str]) -> None:
     assert job.survivors() == []
     assert list(folder.iterdir()) == []
     assert shared_files() <= shared_before

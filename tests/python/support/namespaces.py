@@ -64,7 +64,7 @@ class NetworkHosts:
                 ip("-n", name, "link", "set", "lo", "up")
                 # Available and permitted on every machine. The default may be BBR, which stops for
                 # 0.2 s every 10 s to probe the path.
-                self.call(index, lambda: CONGESTION_CONTROL.write_text("reno"))
+                self._set_congestion_control(index, "reno")
             for link in range(links):
                 self._add_network(link)
         except BaseException:
@@ -102,6 +102,14 @@ class NetworkHosts:
 
         with ThreadPoolExecutor(1) as pool:  # its thread enters the namespace, and then ends
             return pool.submit(enter_and_call).result()
+
+    def set_congestion_control(self, name: str) -> None:
+        """Choose the congestion control of later connections, for example bbr."""
+        for index in range(len(self.names)):
+            self._set_congestion_control(index, name)
+
+    def _set_congestion_control(self, host: int, name: str) -> None:
+        self.call(host, lambda: CONGESTION_CONTROL.write_text(name))
 
     def limit_rate(self, rate: str) -> None:
         """Limit the rate of every link, for example to 100mbit."""

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -181,6 +182,35 @@ TEST(EncodingTest, TheLargestAreSentAndOfEqualOnesTheFirst) {
   expected[40] = -8.0f;
   expected[99] = 4.0f;
   EXPECT_EQ(decoded, expected);
+}
+
+TEST(EncodingTest, TheLargestAreThoseThatASortPutsFirst) {
+  std::mt19937_64 random(7);
+  for (int64_t kept : {1, 4, 41, 256, 257, 2000, 4096}) {
+    for (int64_t count : kCounts) {
+      for (int levels : {1, 2, 30, 1 << 20}) {  // few levels: many elements are equal
+        Floats values(static_cast<size_t>(count));
+        for (float& value : values) {
+          const auto level = static_cast<float>(random() % static_cast<uint64_t>(levels));
+          value = (random() % 2 == 0 ? 1.0f : -1.0f) * (1.0f + level);
+        }
+        std::vector<size_t> order(values.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+          return std::abs(values[a]) > std::abs(values[b]);
+        });
+        order.resize(static_cast<size_t>((kept * count + 4095) / 4096));
+        Floats expected(values.size());
+        for (size_t place : order) expected[place] = values[place];
+        const Encoding encoding{EncodingKind::kTopK, static_cast<uint16_t>(kept)};
+        const Floats decoded = Decoded(encoding, Encoded(encoding, values, nullptr), count);
+        for (size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(decoded[i] != 0, expected[i] != 0) << kept << " of " << count << ": " << i;
+          ASSERT_NEAR(decoded[i], expected[i], std::abs(expected[i]) * 0x1p-8);
+        }
+      }
+    }
+  }
 }
 
 TEST(EncodingTest, WhatIsNotFiniteIsToldAndLeavesResidualsAlone) {
