@@ -142,7 +142,7 @@ python-status: $(VENV)-status/.test  ## the status page in Chromium, and a noteb
 
 python-tensorflow: $(VENV)-tf/.test  ## Python tests of the TensorFlow binding, in a separate environment
 	cd tests && $(abspath $(VENV)-tf/bin)/pytest -k tensorflow python/parallel/test_on_ranks_tensorflow.py \
-	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py \
+	  python/parallel/test_on_ranks_keras.py python/integration/test_examples_keras.py python/integration/test_adaptive_keras.py \
 	  python/integration/test_*_tensorflow.py python/integration/test_compat_imports.py python/mpi/test_tensorflow.py
 
 python-lightning: $(VENV)-lightning/.test  ## Lightning's Trainer and Fabric with strategy="horoscale"; Weights & Biases

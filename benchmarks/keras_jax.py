@@ -21,6 +21,7 @@ import numpy as np
 
 import horoscale.keras as hvd
 from horoscale.keras import jax_step, xla
+from horoscale.keras.eager_step import Group
 
 # Numbers of float32 in each gradient.
 TASKS = {
@@ -38,8 +39,7 @@ def make_step(way: Callable[..., Any], sizes: list[int]) -> Callable[[], object]
     @jax.jit
     def step(arrays: list[Any]) -> Any:
         return way(
-            [[array * 0.5 for array in arrays]],
-            compression=hvd.Compression.none,
+            [Group([array * 0.5 for array in arrays])],
             op=hvd.Average,
             prescale_factor=1.0,
             postscale_factor=1.0,

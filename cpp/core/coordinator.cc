@@ -90,7 +90,7 @@ Status Coordinator::OnJointReport(Members members, const Report& report, double 
     HS_RETURN_IF_ERROR(OnRequest(members, request, now));
   }
   for (const uint32_t member : report.join ? members : Members()) {
-    HS_RETURN_IF_ERROR(OnJoin(member));
+    HS_RETURN_IF_ERROR(OnJoin(member, now));
   }
   if (slots_.HasRetired()) {
     slots_.Release(*std::min_element(applied_.begin(), applied_.end()), names_);
@@ -178,7 +178,7 @@ Status Coordinator::OnSaid(Members members, const Said& said, const WaitClock& c
   }
   if (outcome->is_ready) {
     lateness_.OnLast(members, negotiator_.Get(outcome->unit).since, clock.since);
-    OnReady(outcome->unit);
+    OnReady(outcome->unit, clock.since);
   }
   return Status::Ok();
 }
@@ -252,18 +252,18 @@ Status Coordinator::ReportPostsOf(Members members, const UnitKey& key) {
   return posted ? ReportPosts(*posted) : Status::Ok();
 }
 
-Status Coordinator::OnJoin(uint32_t member) {
+Status Coordinator::OnJoin(uint32_t member, double now) {
   for (const PostBox::Key& key : posts_.NotPostedBy(member)) {
     HS_RETURN_IF_ERROR(ReportPosts(key));
   }
   Result<std::vector<UnitId>> ready = negotiator_.Join(member);
   if (!ready.ok()) return Broken(member, ready.status().message());
   last_joined_ = member;
-  for (UnitId id : *ready) OnReady(id);
+  for (UnitId id : *ready) OnReady(id, now);
   return Status::Ok();
 }
 
-void Coordinator::OnReady(UnitId id) {
+void Coordinator::OnReady(UnitId id, double now) {
   stall_watch_.Remove(id);
   Negotiator::Unit& unit = negotiator_.Get(id);
   if (unit.variants.size() > 1) {
@@ -277,7 +277,7 @@ void Coordinator::OnReady(UnitId id) {
   const SharedSignature& signature = unit.variants[0];
   std::vector<uint32_t> absent = negotiator_.Absent(id);
   unit.chosen.reset();  // of a unit that had this place before
-  if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty());
+  if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty(), now);
   scheduler_.Push({id, signature, std::move(absent), unit.priority,
                    EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit),
                    unit.chosen});

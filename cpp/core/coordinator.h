@@ -97,7 +97,7 @@ class Coordinator {
   Status OnHits(Members members, const Report& report, double now);
   Status OnRequest(Members members, const Request& request, double now);
   Status OnSaid(Members members, const Said& said, const WaitClock& clock);
-  Status OnJoin(uint32_t member);
+  Status OnJoin(uint32_t member, double now);
   Status ReportPost(uint32_t member, const PostBox::Said& said, const PostBox::Key& key,
                     const WaitClock& clock);
   Status ReportPosts(const PostBox::Key& key);
@@ -106,8 +106,8 @@ class Coordinator {
   Status CheckIndices(uint32_t member, const Report& report);
   Status Broken(uint32_t member, std::string_view what) const;
 
-  void OnReady(UnitId id);
-  Encoding Choose(const Negotiator::Unit& unit, bool all_take_part);
+  void OnReady(UnitId id, double now);
+  Encoding Choose(const Negotiator::Unit& unit, bool all_take_part, double now);
   void CountStep(const PlanEntry& entry, double now);
   void Fail(UnitId id, StatusCode code, std::string message);
   int64_t BytesOf(const Negotiator::Unit& unit) const;

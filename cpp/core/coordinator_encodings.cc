@@ -21,7 +21,7 @@ Status Coordinator::OnErrors(Members members, const Report& report) {
 }
 
 // Residuals are kept by name, and only where all members participate.
-Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
+Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part, double now) {
   const Signature& signature = *unit.variants[0];
   const bool is_sum =
       signature.reduce_op == ReduceOp::kSum || signature.reduce_op == ReduceOp::kAverage;
@@ -30,7 +30,7 @@ Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part) {
   const bool may_choose = options_.spans_hosts && has_lossy && unit.key.name != kNoName &&
                           all_take_part && is_sum && !signature.on_device;
   if (!may_choose) return {};
-  return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority);
+  return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority, now);
 }
 
 // Steps matter only for adaptive operations.

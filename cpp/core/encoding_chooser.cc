@@ -49,7 +49,8 @@ double RecentMedian::Get() const {
   return sorted[filled / 2];
 }
 
-Encoding EncodingChooser::Choose(std::string_view name, const Signature& signature, int priority) {
+Encoding EncodingChooser::Choose(std::string_view name, const Signature& signature, int priority,
+                                 double now) {
   auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     if (tensors_.size() >= kMostTensors || signature.tensors.empty()) return {};
@@ -63,6 +64,10 @@ Encoding EncodingChooser::Choose(std::string_view name, const Signature& signatu
   tensor.about.most_error = signature.encoding.MostError();
   tensor.about.priority = priority;
   tensor.step = step_;
+  const bool recurs = tensor.round == round_;
+  if (recurs) ++round_;
+  tensor.round = round_;
+  tail_.OnReady(recurs, now);
   size_t level = tensor.level;
   while (tensor.about.errors.errors[level] > tensor.about.most_error) --level;
   SetLevel(tensor, level);
@@ -94,7 +99,11 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
   const double coding = std::min(bucket.coding_seconds, bucket.seconds);
   const double carried = bucket.seconds - coding;
   measured_.seconds += bucket.seconds;
-  measured_.exposed += bucket.exposed_seconds;
+  if (bucket.calls_back) {
+    tail_.OnExecuted(bucket.seconds, bucket.ended_at);
+  } else {
+    measured_.exposed += bucket.exposed_seconds;
+  }
   if (sent <= kSmallBytes) latency_.Add(carried);
   if (sent >= kLargeBytes) {
     const double latency = std::min(Network().latency_seconds, carried / 2);
@@ -114,6 +123,7 @@ NetworkState EncodingChooser::Network() const {
 }
 
 void EncodingChooser::OnStep(double seconds) {
+  measured_.exposed += tail_.Take();
   if (IsUsed() && measured_.seconds > 0 && seconds > 0) {
     if (measured_.large_seconds > 0) {
       bandwidth_.Add(measured_.large_bytes / measured_.large_seconds);

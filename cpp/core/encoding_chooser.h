@@ -1,9 +1,10 @@
 // The encodings that a coordinator chooses for the adaptive operations of its set, step by step.
 //
 // Measured are the buckets: what they carried, what they took, and for how long the program was
-// blocked meanwhile. Where that is more than a small part of the steps, the communication is not
-// hidden, and ChooseLevels() says what would hide it. A choice stays until it is seen for several
-// steps that it compresses too little or too much. Pure.
+// blocked meanwhile, or for how long they followed the last operation of their step (StepTail).
+// Where that is more than a small part of the steps, the communication is not hidden, and
+// ChooseLevels() says what would hide it. A choice stays until it is seen for several steps that it
+// compresses too little or too much. Pure.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@
 #include "core/adaptive_encoding.h"
 #include "core/patience.h"
 #include "core/request.h"
+#include "core/step_tail.h"
 
 namespace horoscale {
 
@@ -42,10 +44,12 @@ class EncodingChooser {
     double seconds = 0;
     double coding_seconds = 0;   // of these, in which this rank encoded and decoded
     double exposed_seconds = 0;  // of these, in which the program was blocked
+    double ended_at = 0;
+    bool calls_back = false;  // the program is called back, so exposed_seconds says nothing
   };
 
-  // What a named operation, whose encoding is adaptive, is sent in now.
-  Encoding Choose(std::string_view name, const Signature& signature, int priority);
+  // What a named operation, whose encoding is adaptive, is sent in. It is ready now.
+  Encoding Choose(std::string_view name, const Signature& signature, int priority, double now);
   // Whether there was one: else nothing has to be measured.
   bool IsUsed() const { return !tensors_.empty(); }
 
@@ -60,6 +64,7 @@ class EncodingChooser {
     AdaptiveTensor about;
     size_t level = 0;
     uint64_t step = 0;                     // when it came last
+    uint64_t round = 0;                    // the same, for tail_
     std::map<uint32_t, double> by_member;  // the last errors at this level
   };
   // Sums over the buckets of the step.
@@ -78,6 +83,8 @@ class EncodingChooser {
   std::map<std::string, Tensor, std::less<>> tensors_;
   uint64_t step_ = 1;
   Measured measured_;
+  uint64_t round_ = 1;  // of operations without repetition
+  StepTail tail_;
   RecentMedian bandwidth_;
   RecentMedian latency_;
   RecentMedian coding_;

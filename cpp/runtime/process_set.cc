@@ -26,6 +26,14 @@ bool ShowsPace(const Terms& common, const Exchange* exchange) {
          !HasFreeFirstDimension(common.kind);
 }
 
+// Whether the program is called back when the bucket's operations are done, and does not wait here.
+// A program does so for all of its operations, so the first one tells.
+bool CallsBack(const Action& action, const PendingOperations& pending) {
+  if (action.pieces.empty()) return false;
+  const Operation* const operation = pending.Find(action.pieces[0].token);
+  return operation != nullptr && operation->callback != nullptr;
+}
+
 // The same failure, for one tensor.
 Status Concerning(const Status& cause, int process_set_id, const std::string& tensor) {
   FailureDetail detail = cause.detail();
@@ -185,7 +193,9 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
                      .encoding = action.common.encoding,
                      .seconds = now - started_at,
                      .coding_seconds = fused->CodingSeconds(),
-                     .exposed_seconds = exposed});
+                     .exposed_seconds = exposed,
+                     .ended_at = now,
+                     .calls_back = CallsBack(action, pending_)});
   }
   control_.OnExecuted(action.sequence);
 

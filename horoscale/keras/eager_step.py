@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from horoscale._core import UnsupportedError
 from horoscale.common.arguments import members_of, resolve_op, set_id
-from horoscale.common.basics import Adasum, Average
-from horoscale.common.compression import Encoded
+from horoscale.common.basics import Adasum, Average, Sum
+from horoscale.common.compression import Encoded, Selection
 from horoscale.common.process_sets import ProcessSet
 from horoscale.common.which_keras import keras
 from horoscale.keras.adasum import apply_and_combine
+from horoscale.keras.compression import Compression
 from horoscale.keras.step import Apply
 
-# Reduces groups of tensors, each all or nothing. Takes the options of grouped_allreduce().
+
+class Group(NamedTuple):
+    """Tensors that are reduced all or nothing."""
+
+    tensors: Sequence[Any]
+    compression: Any = Compression.none
+    name: str | None = None  # of the operation
+
+
+# Reduces groups of tensors. Takes the other options of grouped_allreduce().
 AllreduceGroups = Callable[..., list[list[Any]]]
 
 
 def one_by_one(grouped_allreduce: Callable[..., Sequence[Any]]) -> AllreduceGroups:
     """Return a function that reduces one group after the other with a binding's function."""
 
-    def reduce(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
-        return [list(grouped_allreduce(group, **options)) for group in groups]
+    def reduce(groups: Sequence[Group], **options: Any) -> list[list[Any]]:
+        return [
+            list(
+                grouped_allreduce(
+                    group.tensors, name=group.name, compression=group.compression, **options
+                )
+            )
+            for group in groups
+        ]
 
     return reduce
 
 
 class EagerStep:
     """Sums gradients over the passes of a step on this rank, then reduces them; see Step."""
+
+    _reduces_groups_together = False  # whether all groups are under way at once
 
     def __init__(
         self,
@@ -63,16 +84,16 @@ class EagerStep:
             raise ValueError(
                 f"compression={compression!r} is not a compressor: see hvd.Compression"
             )
-        if isinstance(compression, Encoded):
+        if isinstance(compression, Encoded) and op not in (Average, Sum):
             raise UnsupportedError(
-                f"{compression!r} keeps residuals by the gradients' names, which only Keras' "
-                "TensorFlow backend provides; use fp16 or bf16, which work with all backends"
+                f"{compression!r} is not possible with op={resolve_op(op).label}, only with "
+                "op=Average or op=Sum"
             )
         self._allreduce_groups = allreduce_groups
         self._passes = passes
         self._average_passes = average_passes
+        self._compression = compression
         self._options = {
-            "compression": compression,
             "op": op,
             "prescale_factor": 1.0 / gradient_predivide_factor,
             "postscale_factor": gradient_predivide_factor,
@@ -118,15 +139,39 @@ class EagerStep:
         if self._scale_local:
             for i in local:
                 results[i] = results[i] / len(members_of(self._process_set))
-        groups = self._grouped([i for i in present if i not in local], variables)
+        chosen = self._grouped([i for i in present if i not in local], variables)
+        groups = self._by_compression(chosen, variables)
         if not groups:
             return results
-        given = [[results[i] for i in group] for group in groups]
+        given = [group._replace(tensors=[results[i] for i in group.tensors]) for group in groups]
         reduced = self._allreduce_groups(given, **self._options)
         for group, gradients_of_group in zip(groups, reduced, strict=True):
-            for i, gradient in zip(group, gradients_of_group, strict=True):
+            for i, gradient in zip(group.tensors, gradients_of_group, strict=True):
                 results[i] = gradient
         return results
+
+    def _by_compression(self, groups: list[list[int]], variables: Sequence[Any]) -> list[Group]:
+        """Return groups of indices: those with a lossy encoding, and those exempt from it.
+
+        Only the former have names, for residuals, equal in all steps. Models differ by the shapes
+        of their variables. Where all groups are under way at once, each of these gradients has its
+        own operation, so that adaptive compression chooses for each.
+        """
+        if not isinstance(self._compression, Encoded):
+            return [Group(group, self._compression) for group in groups]
+        shapes = repr([tuple(variable.shape) for variable in variables])
+        base = f"keras.gradient.{zlib.crc32(shapes.encode()):08x}"
+        select = Selection(self._compression.encoding)
+        parts = []
+        for group in groups:
+            lossy = [i for i in group if _is_encoded(select, variables[i])]
+            is_divided = self._reduces_groups_together and not self._groups
+            for part in [[i] for i in lossy] if is_divided else [lossy]:
+                if part:
+                    parts.append(Group(part, self._compression, f"{base}.{part[0]}"))
+            if exempt := [i for i in group if i not in lossy]:
+                parts.append(Group(exempt))
+        return parts
 
     def _add(self, gradients: Sequence[Any]) -> None:
         if not self._sums:
@@ -150,6 +195,11 @@ class EagerStep:
         chosen = [[place.pop(id(v)) for v in group if id(v) in place] for group in self._groups]
         rest = list(place.values())
         return [group for group in [*chosen, rest] if group]
+
+
+def _is_encoded(select: Selection, variable: Any) -> bool:
+    shape = tuple(variable.shape)
+    return bool(select.of(variable.name, variable, math.prod(shape), len(shape)))
 
 
 def _read(variable: Any) -> Any:

@@ -17,12 +17,14 @@ import numpy as np
 from jax.experimental import io_callback
 
 from horoscale.keras import xla
-from horoscale.keras.eager_step import AllreduceGroups, EagerStep, one_by_one
+from horoscale.keras.eager_step import AllreduceGroups, EagerStep, Group, one_by_one
 from horoscale.numpy.reductions import grouped_allreduce
 
 
 class JaxStep(EagerStep):
     """Reduces gradients within a compiled step; see Step."""
+
+    _reduces_groups_together = True
 
     def __init__(self, passes: int, **options: Any) -> None:
         """Take the options of EagerStep. All passes of a step form one compiled step."""
@@ -34,7 +36,7 @@ class JaxStep(EagerStep):
         super().__init__(_allreduce_groups, passes=1, **options)
 
 
-def _allreduce_groups(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
+def _allreduce_groups(groups: Sequence[Group], **options: Any) -> list[list[Any]]:
     return way()(groups, **options)
 
 
@@ -54,17 +56,17 @@ def way() -> AllreduceGroups:
     return xla.allreduce_groups
 
 
-def through_python(groups: Sequence[Sequence[Any]], **options: Any) -> list[list[Any]]:
+def through_python(groups: Sequence[Group], **options: Any) -> list[list[Any]]:
     """Reduce like xla.allreduce_groups() by one call of Python, with arrays in host memory."""
-    sizes = [len(group) for group in groups]
+    empty = [group._replace(tensors=[None] * len(group.tensors)) for group in groups]
 
     def reduce(*arrays: Any) -> list[np.ndarray[Any, Any]]:
         whole = iter([np.asarray(array) for array in arrays])
-        chosen = [[next(whole) for _ in range(size)] for size in sizes]
+        chosen = [group._replace(tensors=[next(whole) for _ in group.tensors]) for group in empty]
         return list(chain.from_iterable(one_by_one(grouped_allreduce)(chosen, **options)))
 
-    flat = list(chain.from_iterable(groups))
+    flat = list(chain.from_iterable(group.tensors for group in groups))
     shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in flat]
     # Ordered, so that the steps of all ranks match.
     reduced = iter(io_callback(reduce, shapes, *flat, ordered=True))
-    return [[next(reduced) for _ in range(size)] for size in sizes]
+    return [[next(reduced) for _ in group.tensors] for group in empty]

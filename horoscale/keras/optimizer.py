@@ -97,7 +97,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         device_dense: the device of the operation for tensors, with the TensorFlow backend.
         device_sparse: the device of the operation for tf.IndexedSlices, with the TensorFlow
             backend.
-        compression: the compression of gradients: Compression.none, .fp16 or .bf16.
+        compression: the compression of gradients: a compressor of hvd.Compression, not powersgd.
         sparse_as_dense: reduce tf.IndexedSlices as tensors.
         gradient_predivide_factor: with op=Average, divide by this factor before the sum, and by
             (number of ranks) / factor after it.
@@ -122,7 +122,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: an argument is invalid, or hvd.init() was not called.
         NotImplementedError: the combination is not supported: gradient_predivide_factor without
-            op=Average; op=Adasum with lossy compression, a LossScaleOptimizer or use_ema.
+            op=Average; lossy compression with an op other than Average and Sum; op=Adasum with a
+            LossScaleOptimizer or use_ema.
     """
     if isinstance(optimizer, _Distributed | DistributedLegacy):
         raise ValueError("the optimizer is already a DistributedOptimizer")

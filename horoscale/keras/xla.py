@@ -2,7 +2,7 @@
 
 The library shipped with horoscale registers with XLA through its foreign function interface. This
 is versioned: one library supports all versions of JAX from 0.6 on. It is tested on first use. XLA
-starts steps in program order. The ranks rely on this, because the operations have no names.
+starts steps in program order. The ranks rely on this, because most operations have no names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from horoscale._core import Runtime
 from horoscale.common import job
 from horoscale.common.arguments import check_reduction, resolve_op, set_id
 from horoscale.common.process_sets import ProcessSet
+from horoscale.keras.eager_step import Group
 from horoscale.numpy.arrays import data_type
 from horoscale.numpy.compression import divide
 
@@ -59,9 +60,8 @@ def load() -> None:
 
 
 def allreduce_groups(
-    groups: Sequence[Sequence[Any]],
+    groups: Sequence[Group],
     *,
-    compression: Any,
     op: int,
     prescale_factor: float,
     postscale_factor: float,
@@ -71,8 +71,11 @@ def allreduce_groups(
 
     A single call starts all groups together and completes when all of them have.
     """
-    encoding, compression = divide(compression)
-    pairs = [[compression.compress(array) for array in group] for group in groups]
+    encodings, compressors = zip(*(divide(group.compression) for group in groups), strict=True)
+    pairs = [
+        [compressor.compress(array) for array in group.tensors]
+        for group, compressor in zip(groups, compressors, strict=True)
+    ]
     arrays = [array for group in pairs for array, _ in group]
     for array in arrays:
         check_reduction(data_type(np.dtype(array.dtype)), resolve_op(op))
@@ -87,13 +90,17 @@ def allreduce_groups(
             *arrays,
             process_set=np.int64(set_id(process_set)),
             reduce_op=np.int64(op),
-            encoding=np.int64(encoding),
             prescale_factor=np.float64(prescale_factor),
             postscale_factor=np.float64(postscale_factor),
-            groups=np.array([len(group) for group in groups], np.int64),
+            groups=np.array([len(group.tensors) for group in groups], np.int64),
+            encodings=np.array(encodings, np.int64),
+            names="".join(f"{group.name or ''}\n" for group in groups),
         )
     )
-    return [[compression.decompress(next(reduced), context) for _, context in g] for g in pairs]
+    return [
+        [compressor.decompress(next(reduced), context) for _, context in group]
+        for group, compressor in zip(pairs, compressors, strict=True)
+    ]
 
 
 def _test() -> None:

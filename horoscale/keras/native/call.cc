@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kNoRuntime = "horoscale is not initialized: call hvd.init() first";
 
 // Held while the operations of a call are enqueued, so that those of another don't come between:
-// they have no names and are matched by their order.
+// most have no names and are matched by their order.
 std::mutex runtime_mutex;
 hs_runtime* current_runtime = nullptr;
 
@@ -100,10 +100,9 @@ void Call::EnqueueAll() {
   {
     const std::lock_guard lock(runtime_mutex);
     size_t first = 0;
-    for (const int64_t group : settings_.groups) {
-      const auto count = static_cast<size_t>(group);
-      if (!Enqueue(Request(first, count))) break;
-      first += count;
+    for (const Group& group : settings_.groups) {
+      if (!Enqueue(Request(first, group))) break;
+      first += group.tensors;
     }
   }
   const size_t refused = settings_.groups.size() - handles_.size();
@@ -126,17 +125,18 @@ bool Call::Enqueue(const hs_request& request) {
   return failure_ == HS_OK;
 }
 
-hs_request Call::Request(size_t first, size_t count) const {
+hs_request Call::Request(size_t first, const Group& group) const {
   hs_request request{};
   request.struct_size = sizeof(request);
   request.kind = HS_ALLREDUCE;
+  request.name = group.name.empty() ? nullptr : group.name.c_str();
   request.process_set = static_cast<int32_t>(settings_.process_set);
   request.tensors = tensors_.data() + first;
-  request.num_tensors = static_cast<int32_t>(count);
+  request.num_tensors = static_cast<int32_t>(group.tensors);
   request.reduce_op = static_cast<int32_t>(settings_.reduce_op);
   request.prescale = settings_.prescale;
   request.postscale = settings_.postscale;
-  request.encoding = static_cast<int32_t>(settings_.encoding);
+  request.encoding = static_cast<int32_t>(group.encoding);
   request.callback = OnDone;
   request.user_data = const_cast<Call*>(this);
   return request;

@@ -12,14 +12,20 @@
 
 namespace horoscale::xla {
 
+// Tensors that are reduced all or none.
+struct Group {
+  size_t tensors = 0;
+  int64_t encoding = 0;
+  std::string name;  // empty: matched by the order of the calls
+};
+
 // What the compiled program gives beside the tensors.
 struct Settings {
   int64_t process_set = 0;
   int64_t reduce_op = 0;
-  int64_t encoding = 0;
   double prescale = 1.0;
   double postscale = 1.0;
-  std::vector<int64_t> groups;  // so many tensors make each; together all of them
+  std::vector<Group> groups;  // together, they have all tensors
 };
 
 // Reduces all tensors of a frame, in groups that are all under way at once. Deletes itself when it
@@ -36,7 +42,7 @@ class Call {
   void TakeTensors(const CallFrame& frame);
   void EnqueueAll();
   bool Enqueue(const hs_request& request);
-  hs_request Request(size_t first, size_t count) const;
+  hs_request Request(size_t first, const Group& group) const;
   static void OnDone(void* call, hs_code code);
   // Operations are done, or refused, or all enqueued: whatever comes last ends the call.
   void Arrive(size_t count);

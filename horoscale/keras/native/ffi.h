@@ -40,7 +40,7 @@ enum DataType : int32_t {
   kC128 = 18,
 };
 
-enum AttributeType : int32_t { kArray = 1, kScalar = 3 };
+enum AttributeType : int32_t { kArray = 1, kScalar = 3, kString = 4 };
 enum Stage : int32_t { kExecute = 3 };
 
 inline constexpr int32_t kIsMetadata = 1;  // an extension of a frame
@@ -86,7 +86,7 @@ struct Buffer {
   int64_t* dims;
 };
 
-struct Name {
+struct Text {
   const char* begin;
   size_t size;
 };
@@ -113,7 +113,7 @@ struct Attributes {
   Sized head;
   int64_t size;
   AttributeType* types;
-  Name** names;
+  Text** names;
   void** values;
 };
 

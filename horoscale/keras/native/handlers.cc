@@ -1,8 +1,12 @@
 // The functions that XLA calls: the allreduce of a step's gradients, and a test of the interface.
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "call.h"
 
@@ -37,44 +41,53 @@ Error* Check(const CallFrame* frame) {
   return nullptr;
 }
 
-// The value of an attribute, null if there is none of this name and types.
-const void* Find(const Attributes& attributes, std::string_view name, AttributeType type,
-                 DataType dtype) {
+// The value of an attribute, null if there is none of this name and type.
+const void* Find(const Attributes& attributes, std::string_view name, AttributeType type) {
   for (int64_t i = 0; i < attributes.size; ++i) {
-    const Name& own = *attributes.names[i];
+    const Text& own = *attributes.names[i];
     if (std::string_view(own.begin, own.size) != name || attributes.types[i] != type) continue;
-    // Scalars and arrays alike begin with it.
-    const void* value = attributes.values[i];
-    return *static_cast<const DataType*>(value) == dtype ? value : nullptr;
+    return attributes.values[i];
   }
   return nullptr;
 }
 
 template <typename T>
 bool Read(const Attributes& attributes, std::string_view name, DataType dtype, T* out) {
-  const auto* scalar = static_cast<const Scalar*>(Find(attributes, name, kScalar, dtype));
-  if (scalar == nullptr) return false;
+  const auto* scalar = static_cast<const Scalar*>(Find(attributes, name, kScalar));
+  if (scalar == nullptr || scalar->dtype != dtype) return false;
   std::memcpy(out, scalar->value, sizeof(T));
   return true;
 }
 
-bool ReadGroups(const Attributes& attributes, int64_t tensors, std::vector<int64_t>* out) {
-  const auto* array = static_cast<const Array*>(Find(attributes, "groups", kArray, kS64));
-  if (array == nullptr) return false;
-  const auto* sizes = static_cast<const int64_t*>(array->data);
-  for (size_t i = 0; i < array->size; ++i) {
-    if (sizes[i] < 1 || sizes[i] > tensors) return false;
-    tensors -= sizes[i];
-    out->push_back(sizes[i]);
+std::optional<std::span<const int64_t>> ReadNumbers(const Attributes& attributes,
+                                                    std::string_view name) {
+  const auto* array = static_cast<const Array*>(Find(attributes, name, kArray));
+  if (array == nullptr || array->dtype != kS64) return {};
+  return std::span(static_cast<const int64_t*>(array->data), array->size);
+}
+
+// Sizes and encodings of the groups are arrays; each name ends with a line feed.
+bool ReadGroups(const Attributes& attributes, int64_t tensors, std::vector<Group>* out) {
+  const auto sizes = ReadNumbers(attributes, "groups");
+  const auto encodings = ReadNumbers(attributes, "encodings");
+  const auto* text = static_cast<const Text*>(Find(attributes, "names", kString));
+  if (!sizes || !encodings || sizes->size() != encodings->size() || text == nullptr) return false;
+  std::string_view names(text->begin, text->size);
+  for (size_t i = 0; i < sizes->size(); ++i) {
+    const int64_t size = (*sizes)[i];
+    const size_t end = names.find('\n');
+    if (size < 1 || size > tensors || end == std::string_view::npos) return false;
+    tensors -= size;
+    out->push_back({static_cast<size_t>(size), (*encodings)[i], std::string(names.substr(0, end))});
+    names.remove_prefix(end + 1);
   }
-  return tensors == 0;
+  return tensors == 0 && names.empty();
 }
 
 bool ReadAll(const CallFrame* frame, Settings* out) {
   const Attributes& given = frame->attributes;
   return Read(given, "process_set", kS64, &out->process_set) &&
          Read(given, "reduce_op", kS64, &out->reduce_op) &&
-         Read(given, "encoding", kS64, &out->encoding) &&
          Read(given, "prescale_factor", kF64, &out->prescale) &&
          Read(given, "postscale_factor", kF64, &out->postscale) &&
          ReadGroups(given, frame->arguments.size, &out->groups);

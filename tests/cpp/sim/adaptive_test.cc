@@ -52,6 +52,7 @@ class Training {
   std::map<EncodingKind, double> errors = {
       {EncodingKind::kInt8, 0.006}, {EncodingKind::kInt4, 0.1}, {EncodingKind::kOneBit, 1.2}};
   double worst_member_errs = 1;  // factor of the last member's losses
+  bool calls_back = false;       // instead of being blocked in waits
 
  private:
   struct Running {
@@ -102,9 +103,12 @@ class Training {
       if (first.end == 0) Start(first);
       if (first.end > time) return;
       cluster_.now = first.end;
-      first.bucket.exposed_seconds =
+      const double exposed =
           std::max(0.0, first.end - std::max(blocked_at_, first.end - first.bucket.seconds));
-      exposed_ += first.bucket.exposed_seconds;
+      exposed_ += exposed;
+      first.bucket.exposed_seconds = calls_back ? 0 : exposed;
+      first.bucket.ended_at = first.end;
+      first.bucket.calls_back = calls_back;
       cluster_.coordinator().OnBucket(first.bucket);
       cluster_.coordinator().OnExecuted(first.entry.sequence);
       Publish();
@@ -161,8 +165,7 @@ class Training {
 using Chosen = std::map<std::string, int>;
 const Chosen kNothing = {{"none", kTensors}};
 
-TEST(AdaptiveTraining, FollowsTheNetworkWithin20Steps) {
-  Training training(3, 0.25, true);
+void FollowTheNetwork(Training& training) {
   training.SetRate(1000);
   training.Steps(20);
   EXPECT_EQ(training.Chosen(), kNothing);
@@ -183,6 +186,17 @@ TEST(AdaptiveTraining, FollowsTheNetworkWithin20Steps) {
   training.SetRate(1000);
   training.Steps(20);
   EXPECT_EQ(training.Chosen(), kNothing);
+}
+
+TEST(AdaptiveTraining, FollowsTheNetworkWithin20Steps) {
+  Training training(3, 0.25, true);
+  FollowTheNetwork(training);
+}
+
+TEST(AdaptiveTraining, AlsoIfTheProgramIsCalledBack) {
+  Training training(3, 0.25, true);
+  training.calls_back = true;
+  FollowTheNetwork(training);
 }
 
 // On a network whose rate varies, what is hidden in some steps by a milder choice is not in others.

@@ -143,10 +143,19 @@ def test_groups_of_variables() -> None:
     assert_same(model, expected)
 
 
-@pytest.mark.parametrize("kind", ["fp16", "bf16"])
-def test_compression(kind: str) -> None:
+@pytest.mark.parametrize(
+    "compression",
+    [
+        hvd.Compression.fp16,
+        hvd.Compression.bf16,
+        hvd.Compression.int8,
+        hvd.Compression.topk(0.1),
+        hvd.Compression.adaptive(0.1),
+    ],
+    ids=["fp16", "bf16", "int8", "topk", "adaptive"],
+)
+def test_compression(compression: Any) -> None:
     model, expected = make_model(), make_model()
-    compression = getattr(hvd.Compression, kind)
     fit(model, hvd.DistributedOptimizer(OPTIMIZERS["sgd"](), compression=compression), hvd.rank())
     fit(expected, OPTIMIZERS["sgd"](), None)
     assert_same(model, expected, tolerance=0.02)

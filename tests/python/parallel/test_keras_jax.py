@@ -17,10 +17,10 @@ import jax.numpy as jnp  # noqa: E402
 
 import horoscale.keras as hvd  # noqa: E402
 from horoscale.keras import jax_step, xla  # noqa: E402
+from horoscale.keras.eager_step import Group  # noqa: E402
 
 WAYS = {"xla": xla.allreduce_groups, "python": jax_step.through_python}
 OPTIONS: dict[str, Any] = {
-    "compression": hvd.Compression.none,
     "op": hvd.Sum,
     "prescale_factor": 1.0,
     "postscale_factor": 1.0,
@@ -34,8 +34,20 @@ def loaded(job: None) -> None:
     assert jax_step.way() is xla.allreduce_groups
 
 
-def reduced(groups: Any, way: Any = xla.allreduce_groups, **options: Any) -> list[list[np.ndarray]]:
-    results = jax.jit(lambda given: way(given, **OPTIONS | options))(groups)
+def reduced(
+    groups: Any,
+    way: Any = xla.allreduce_groups,
+    compression: Any = hvd.Compression.none,
+    names: Any = None,
+    **options: Any,
+) -> list[list[np.ndarray]]:
+    names = names or [None] * len(groups)
+
+    def step(given: Any) -> Any:
+        chosen = [Group(one, compression, name) for one, name in zip(given, names, strict=True)]
+        return way(chosen, **OPTIONS | options)
+
+    results = jax.jit(step)(groups)
     return [[np.asarray(one) for one in group] for group in results]
 
 
@@ -81,6 +93,19 @@ def test_options(options: dict[str, Any], expected: float) -> None:
         np.testing.assert_array_equal(result, np.full(4, expected))
 
 
+def test_names_match_operations(need_ranks: None) -> None:
+    """Whatever the order; operations without a name are matched by it."""
+    names = ["one", "two", None]
+    values = {"one": 1.0, "two": 2.0, None: 3.0}
+    if hvd.rank() == 1:
+        names[:2] = ["two", "one"]
+    groups = [[jnp.full(4, values[name]), jnp.full(2, values[name])] for name in names]
+    results = reduced(groups, names=names, compression=hvd.Compression.adaptive(0.1))
+    for name, pair in zip(names, results, strict=True):
+        for result in pair:
+            np.testing.assert_array_equal(result, hvd.size() * values[name])
+
+
 def test_the_memory_of_arguments_is_left_alone() -> None:
     given = jnp.arange(1000.0)
     reduced([[given]])
@@ -91,7 +116,7 @@ def test_steps_begin_in_the_order_of_the_program(need_ranks: None) -> None:
     """A different order of computations on one rank changes nothing."""
 
     def reduce(value: Any) -> Any:
-        return xla.allreduce_groups([[value]], **OPTIONS)[0][0]
+        return xla.allreduce_groups([Group([value])], **OPTIONS)[0][0]
 
     slow = jax.jit(lambda m: reduce((m @ m @ m)[0] * 0 + 1))
     quick = jax.jit(reduce)
@@ -115,7 +140,7 @@ def test_a_mismatch_is_told_on_every_rank(need_ranks: None) -> None:
 def test_a_set_that_is_no_more(need_ranks: None) -> None:
     some = hvd.add_process_set(range(hvd.size() - 1))
     step = jax.jit(
-        lambda given: xla.allreduce_groups([[given]] * 2, **OPTIONS | {"process_set": some})
+        lambda given: xla.allreduce_groups([Group([given])] * 2, **OPTIONS | {"process_set": some})
     )
     included = some.included()
     if included:
