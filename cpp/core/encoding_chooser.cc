@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
 namespace horoscale {
 namespace {
@@ -65,14 +67,35 @@ Encoding EncodingChooser::Choose(std::string_view name, const Signature& signatu
   tensor.step = step_;
   size_t level = tensor.level;
   while (tensor.about.errors.errors[level] > tensor.about.most_error) --level;
-  SetLevel(tensor, level);
+  if (level != tensor.level) {
+    SetLevel(tensor, level);
+    NoteChange(name, tensor, "the last encoding loses more than the bound");
+  }
   return kEncodingLevels[level];
 }
 
 void EncodingChooser::SetLevel(Tensor& tensor, size_t level) {
-  if (tensor.level == level) return;
   tensor.level = level;
   tensor.by_member.clear();
+}
+
+void EncodingChooser::NoteChange(std::string_view name, const Tensor& tensor,
+                                 std::string_view why) {
+  if (!keeps_changes_) return;
+  changes_.push_back({std::string(name), kEncodingLevels[tensor.level], std::string(why)});
+}
+
+std::vector<EncodingChooser::Change> EncodingChooser::TakeChanges() {
+  return std::exchange(changes_, {});
+}
+
+std::string EncodingChooser::Describe(double seconds, double exposed) const {
+  const NetworkState network = Network();
+  char text[128];
+  std::snprintf(text, sizeof text, "exposed %.1f ms of %.1f, bandwidth %.1f MB/s, latency %.2f ms",
+                exposed * 1e3, seconds * 1e3, network.bytes_per_second / 1e6,
+                network.latency_seconds * 1e3);
+  return text;
 }
 
 void EncodingChooser::OnError(std::string_view name, uint32_t member, const Encoding& encoding,
@@ -96,6 +119,7 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
   measured_.seconds += bucket.seconds;
   measured_.exposed += bucket.exposed_seconds;
   if (sent <= kSmallBytes) latency_.Add(carried);
+  fitted_latency_.OnBucket(sent, carried);
   if (sent >= kLargeBytes) {
     const double latency = std::min(Network().latency_seconds, carried / 2);
     measured_.large_bytes += sent;
@@ -107,19 +131,22 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
 }
 
 NetworkState EncodingChooser::Network() const {
-  const double latency = latency_.Get();
+  const double fitted = fitted_latency_.seconds();
+  const double latency = latency_.Get() > 0 ? latency_.Get() : fitted;
   const double coding = coding_.Get();
   return {bandwidth_.Get(), latency > 0 ? latency : kUsualLatency,
           coding > 0 ? coding : kUsualCoding};
 }
 
 void EncodingChooser::OnStep(double seconds) {
-  if (IsUsed() && measured_.seconds > 0 && seconds > 0) {
+  if (measured_.seconds > 0 && seconds > 0) {
     if (measured_.large_seconds > 0) {
       bandwidth_.Add(measured_.large_bytes / measured_.large_seconds);
     }
-    Replan(seconds);
-    Forget();
+    if (IsUsed()) {
+      Replan(seconds);
+      Forget();
+    }
   }
   measured_ = {};
   ++step_;
@@ -134,12 +161,13 @@ void EncodingChooser::Replan(double seconds) {
   hidden_share_ = is_hidden ? std::max(hidden_share_, std::min(hidden / computed, 1.0))
                             : std::min(hidden / computed, 1.0);
   const NetworkState network = Network();
-  std::vector<Tensor*> present;
+  std::vector<std::pair<const std::string, Tensor>*> present;
   std::vector<AdaptiveTensor> tensors;
   double now = 0;
-  for (auto& [_, tensor] : tensors_) {
+  for (auto& named : tensors_) {
+    const Tensor& tensor = named.second;
     if (tensor.step != step_ && tensor.step + 1 != step_) continue;
-    present.push_back(&tensor);
+    present.push_back(&named);
     tensors.push_back(tensor.about);
     now += ShareSeconds(tensor.about, tensor.level, network);
   }
@@ -152,7 +180,13 @@ void EncodingChooser::Replan(double seconds) {
   too_little_ = !is_hidden && then * kMilder < now ? too_little_ + 1 : 0;
   too_much_ = is_hidden && then > now * kMilder ? too_much_ + 1 : 0;
   if (too_little_ < kStepsForMore && too_much_ < kStepsForLess) return;
-  for (size_t i = 0; i < levels.size(); ++i) SetLevel(*present[i], levels[i]);
+  const std::string why = keeps_changes_ ? Describe(seconds, exposed) : std::string();
+  for (size_t i = 0; i < levels.size(); ++i) {
+    Tensor& tensor = present[i]->second;
+    if (tensor.level == levels[i]) continue;
+    SetLevel(tensor, levels[i]);
+    NoteChange(present[i]->first, tensor, why);
+  }
   too_little_ = too_much_ = 0;
 }
 

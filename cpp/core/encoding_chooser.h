@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/adaptive_encoding.h"
+#include "core/bucket_latency.h"
 #include "core/request.h"
 
 namespace horoscale {
@@ -43,6 +44,16 @@ class EncodingChooser {
     double exposed_seconds = 0;  // of these, in which the program was blocked
   };
 
+  // The encoding of an operation has changed.
+  struct Change {
+    std::string name;
+    Encoding encoding;
+    std::string why;
+  };
+
+  // `keeps_changes`: whether someone calls TakeChanges().
+  explicit EncodingChooser(bool keeps_changes = false) : keeps_changes_(keeps_changes) {}
+
   // What a named operation, whose encoding is adaptive, is sent in now.
   Encoding Choose(std::string_view name, const Signature& signature, int priority);
   // Whether there was one: else nothing has to be measured.
@@ -53,6 +64,11 @@ class EncodingChooser {
   void OnBucket(const Bucket& bucket);
   // A step has ended, which took this long.
   void OnStep(double seconds);
+
+  // What was measured.
+  NetworkState Network() const;
+  // The changes since the last call.
+  std::vector<Change> TakeChanges();
 
  private:
   struct Tensor {
@@ -70,8 +86,9 @@ class EncodingChooser {
   };
 
   void SetLevel(Tensor& tensor, size_t level);
-  NetworkState Network() const;
+  void NoteChange(std::string_view name, const Tensor& tensor, std::string_view why);
   void Replan(double seconds);
+  std::string Describe(double seconds, double exposed) const;
   void Forget();
 
   std::map<std::string, Tensor, std::less<>> tensors_;
@@ -79,11 +96,14 @@ class EncodingChooser {
   Measured measured_;
   RecentMedian bandwidth_;
   RecentMedian latency_;
+  BucketLatency fitted_latency_;
   RecentMedian coding_;
   double hidden_share_ =
       0;                // of the time that is computed: how long communication was hidden by it
   int too_little_ = 0;  // for so many steps
   int too_much_ = 0;
+  bool keeps_changes_;
+  std::vector<Change> changes_;
 };
 
 }  // namespace horoscale
