@@ -51,9 +51,9 @@ bool Autotuner::BeginWithPrediction() {
   if (!prediction_) return false;
   const double before = Predicted(given_);
   const double after = Predicted(prediction_->best);
-  Note(given_, before, "predicted", prediction_->why);
+  Note(given_, 0, "predicted", prediction_->why);
   if (prediction_->best == given_ || after > before * (1 - kMargin)) return false;
-  Note(prediction_->best, after, "predicted", "the shortest predicted step");
+  Note(prediction_->best, 0, "predicted", "the shortest predicted step");
   Compare(given_, prediction_->best, kPairs, kNeeded, kMargin);
   predicted_ = true;
   return true;
@@ -177,8 +177,12 @@ void Autotuner::Turn() {
 }
 
 void Autotuner::Note(const Limits& limits, double seconds, std::string_view what, std::string why) {
-  records_.push_back(
-      {.step = step_, .limits = limits, .seconds = seconds, .what = what, .why = std::move(why)});
+  records_.push_back({.step = step_,
+                      .limits = limits,
+                      .seconds = seconds,
+                      .predicted_seconds = Predicted(limits),
+                      .what = what,
+                      .why = std::move(why)});
 }
 
 std::vector<Autotuner::Record> Autotuner::TakeRecords() { return std::exchange(records_, {}); }

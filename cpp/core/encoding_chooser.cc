@@ -23,6 +23,8 @@ constexpr double kMilder = 1.05;
 // Buckets that send less measure the latency, larger ones the bandwidth.
 constexpr double kSmallBytes = 4096;
 constexpr double kLargeBytes = 8192;
+// Of the time of a large bucket.
+constexpr double kMostLatency = 0.9;
 // Used until a small bucket has been measured.
 constexpr double kUsualLatency = 0.2e-3;
 // The minimum size that measures this rank's encoding speed.
@@ -121,7 +123,7 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
   if (sent <= kSmallBytes) latency_.Add(carried);
   fitted_latency_.OnBucket(sent, carried);
   if (sent >= kLargeBytes) {
-    const double latency = std::min(Network().latency_seconds, carried / 2);
+    const double latency = std::min(Network().latency_seconds, kMostLatency * carried);
     measured_.large_bytes += sent;
     measured_.large_seconds += carried - latency;
   }

@@ -12,7 +12,8 @@ namespace horoscale {
 struct TuningRecord {
   uint64_t step = 0;  // since the start
   Limits limits;
-  double seconds = 0;  // of a step: measured or predicted; 0: neither
+  double seconds = 0;            // of a step, measured; 0: it was not
+  double predicted_seconds = 0;  // of a step; 0: it was not
   std::string_view what;
   std::string name = {};      // of the operation whose encoding has changed
   std::string encoding = {};  // its new one

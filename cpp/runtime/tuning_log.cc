@@ -14,6 +14,11 @@ std::string Text(const char* format, double number) {
   return text;
 }
 
+// Empty for 0.
+std::string Milliseconds(double seconds) {
+  return seconds > 0 ? Text("%.4f", seconds * 1e3) : std::string();
+}
+
 // Quoted where necessary. Line breaks in names become spaces, so that a line stays a line.
 std::string Field(const std::string& text) {
   if (text.find_first_of("\",\r\n") == std::string::npos) return text;
@@ -42,7 +47,7 @@ std::string DescribeVerdict(int process_set_id, const TuningRecord& record) {
 
 std::string TuningLogHeader() {
   return "process_set,step,fusion_threshold_bytes,partition_bytes,credit_bytes,pace_seconds,"
-         "step_ms,name,encoding,why,what";
+         "step_ms,predicted_ms,name,encoding,why,what";
 }
 
 std::string TuningLogLine(int process_set_id, const TuningRecord& record) {
@@ -51,9 +56,9 @@ std::string TuningLogLine(int process_set_id, const TuningRecord& record) {
   for (const std::string& field :
        {std::to_string(record.step), std::to_string(limits.fusion_threshold_bytes),
         std::to_string(limits.partition_bytes), std::to_string(limits.credit_bytes),
-        Text("%g", limits.pace_seconds),
-        record.seconds > 0 ? Text("%.4f", record.seconds * 1e3) : std::string(), Field(record.name),
-        Field(record.encoding), Field(record.why), std::string(record.what)}) {
+        Text("%g", limits.pace_seconds), Milliseconds(record.seconds),
+        Milliseconds(record.predicted_seconds), Field(record.name), Field(record.encoding),
+        Field(record.why), std::string(record.what)}) {
     line += "," + field;
   }
   return line;

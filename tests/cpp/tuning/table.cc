@@ -69,6 +69,50 @@ std::string Encodings(const Row& row) {
   return text;
 }
 
+// The last line with the chosen limits tells what they are predicted to take.
+void ReadLog(const std::vector<TuningRecord>& log, Row& row) {
+  std::vector<double> predicted;
+  for (const TuningRecord& record : log) {
+    if (record.what == "predicted") predicted.push_back(record.predicted_seconds);
+    if (!record.is_last) continue;
+    row.chosen = record.limits;
+    row.saved = record.saved;
+    row.steps = record.step;
+  }
+  if (predicted.size() == 2) row.predicted_saving = 1 - predicted[1] / predicted[0];
+  for (const TuningRecord& record : log) {
+    if (record.limits == row.chosen && record.predicted_seconds > 0) {
+      row.predicted_seconds = record.predicted_seconds;
+    }
+  }
+}
+
+void CountEncodings(const Training& training, Row& row) {
+  std::map<std::string, int64_t> bytes;
+  for (size_t layer = 0; layer < row.setting.model.layers.size(); ++layer) {
+    const std::vector<int64_t>& elements = row.setting.model.layers[layer].elements;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const std::string name = GradientName(layer, i);
+      bytes[Name(training.encodings().at(name))] += 4 * elements[i];
+    }
+  }
+  for (const auto& [name, count] : bytes) {
+    const int percent = static_cast<int>(100 * count / row.setting.model.Bytes());
+    if (percent > 0) row.encodings[name] = percent;
+  }
+}
+
+std::string Why(const Row& row) {
+  std::string text = Print("%.0f %% exposed", row.untuned_exposed * 100);
+  if (row.encodings.size() == 1 && row.encodings.contains("none")) {
+    text += row.untuned_exposed <= 0.05 ? ": hidden" : ", but encoding saves too little";
+  }
+  if (row.predicted_saving == 0) return text + "; no limits promise more";
+  text += Print("; other limits promise %.0f %%", row.predicted_saving * 100);
+  return text +
+         (row.saved > 0 ? Print(" and save %.0f %%", row.saved * 100) : ", but save nothing");
+}
+
 }  // namespace
 
 Row MakeRow(const Setting& setting) {
@@ -80,7 +124,7 @@ Row MakeRow(const Setting& setting) {
   other.most_error = 0;
   const Seconds untuned = Settled(other);
   row.untuned_seconds = untuned.step;
-  row.uncompressed_exposed = untuned.exposed / untuned.step;
+  row.untuned_exposed = untuned.exposed / untuned.step;
   Training training(setting);
   bool ended = false;
   for (int i = 0; i < kMostTuned && !ended; ++i) {
@@ -88,34 +132,10 @@ Row MakeRow(const Setting& setting) {
     ended = std::any_of(training.log().begin(), training.log().end(),
                         [](const TuningRecord& record) { return record.is_last; });
   }
-  row.log = training.log();
-  row.predicted = setting.limits;
-  for (const TuningRecord& record : row.log) {
-    if (record.what == "predicted") {
-      row.predicted = record.limits;
-      row.predicted_seconds = record.seconds;
-    }
-    if (!record.is_last) continue;
-    row.chosen = record.limits;
-    row.steps = record.step;
-  }
+  ReadLog(training.log(), row);
   for (int i = 0; i < kSettle; ++i) training.Step();
-  const Seconds tuned = Measure(training);
-  row.tuned_seconds = tuned.step;
-  row.exposed_seconds = tuned.exposed;
-  std::map<std::string, int64_t> bytes;
-  size_t at = 0;
-  for (size_t layer = 0; layer < setting.model.layers.size(); ++layer) {
-    const std::vector<int64_t>& elements = setting.model.layers[layer].elements;
-    for (size_t i = 0; i < elements.size(); ++i, ++at) {
-      const std::string name = "layer" + std::to_string(layer) + "." + std::to_string(i);
-      bytes[Name(training.encodings().at(name))] += 4 * elements[i];
-    }
-  }
-  for (const auto& [name, count] : bytes) {
-    const int percent = static_cast<int>(100 * count / setting.model.Bytes());
-    if (percent > 0) row.encodings[name] = percent;
-  }
+  row.tuned_seconds = Measure(training).step;
+  CountEncodings(training, row);
   return row;
 }
 
@@ -137,15 +157,15 @@ std::vector<Row> MakeRows(double most_error) {
 
 std::string Format(const std::vector<Row>& rows) {
   std::string text =
-      "| model | Mbit/s | latency | untuned | adaptive | tuned | predicted | limits | encodings | steps |\n"
-      "|---|---|---|---|---|---|---|---|---|---|\n";
+      "| model | Mbit/s | latency | untuned | adaptive | tuned | predicted | limits | encodings | "
+      "steps | why |\n|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Row& row : rows) {
-    text += Print("| %s | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %s | %s | %d |\n",
-                  row.setting.model.name.c_str(), row.setting.megabits,
-                  row.setting.latency_seconds * 1e3, row.untuned_seconds * 1e3,
-                  row.adaptive_seconds * 1e3, row.tuned_seconds * 1e3, row.predicted_seconds * 1e3,
-                  Changes(row.setting.limits, row.chosen).c_str(), Encodings(row).c_str(),
-                  static_cast<int>(row.steps));
+    text += Print("| %s | %.0f | %.0f | %.0f | %.0f | %.0f |", row.setting.model.name.c_str(),
+                  row.setting.megabits, row.setting.latency_seconds * 1e3,
+                  row.untuned_seconds * 1e3, row.adaptive_seconds * 1e3, row.tuned_seconds * 1e3);
+    text += row.predicted_seconds > 0 ? Print(" %.0f |", row.predicted_seconds * 1e3) : " |";
+    text += " " + Changes(row.setting.limits, row.chosen) + " | " + Encodings(row) + " | " +
+            std::to_string(row.steps) + " | " + Why(row) + " |\n";
   }
   return text;
 }

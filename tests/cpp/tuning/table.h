@@ -11,17 +11,16 @@ namespace horoscale::tuning {
 
 struct Row {
   Setting setting;
-  double untuned_seconds = 0;   // of a step, with the default limits, uncompressed
-  double adaptive_seconds = 0;  // with adaptive compression
-  double tuned_seconds = 0;     // with adaptive compression and tuned limits
-  double exposed_seconds = 0;   // of the last
-  double predicted_seconds = 0;
-  double uncompressed_exposed = 0;  // fraction of a step of the first
-  uint64_t steps = 0;               // until the tuner had ended
-  Limits predicted;
+  double untuned_seconds = 0;    // of a step, with the default limits, uncompressed
+  double untuned_exposed = 0;    // the fraction of it that is exposed communication
+  double adaptive_seconds = 0;   // with adaptive compression
+  double tuned_seconds = 0;      // with adaptive compression and the chosen limits
+  double predicted_seconds = 0;  // of the chosen limits; 0: not known
+  double predicted_saving = 0;   // fraction that the predicted limits save; 0: none do
+  double saved = 0;              // fraction that the chosen limits save, as the tuner measured it
+  uint64_t steps = 0;            // until the tuner had ended
   Limits chosen;
-  std::map<std::string, int> encodings;  // bytes of gradients, in percent
-  std::vector<TuningRecord> log;
+  std::map<std::string, int> encodings;  // percent of the bytes, at least 1
 };
 
 Row MakeRow(const Setting& setting);

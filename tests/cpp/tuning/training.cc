@@ -9,8 +9,8 @@ namespace horoscale::tuning {
 namespace {
 
 constexpr uint32_t kMembers = 2;
-constexpr double kForward = 1.0 / 3;              // of the computation
-constexpr double kSoftwareLatency = 0.2e-3;       // of a bucket
+constexpr double kForward = 1.0 / 3;         // of the computation
+constexpr double kSoftwareLatency = 0.2e-3;  // of a bucket
 constexpr double kCodingBytesPerSecond = 2e9;
 
 void Check(const Status& status) {
@@ -44,6 +44,10 @@ double ErrorOf(const Encoding& encoding) {
 
 }  // namespace
 
+std::string GradientName(size_t layer, size_t i) {
+  return "layer" + std::to_string(layer) + "." + std::to_string(i);
+}
+
 Training::Training(Setting setting)
     : setting_(std::move(setting)),
       tuner_(setting_.limits, setting_.searches),
@@ -56,10 +60,7 @@ Training::Training(Setting setting)
     work_ += layer.work;
     of_layer_.emplace_back();
     for (const int64_t elements : layer.elements) {
-      Gradient gradient = {"layer" + std::to_string(index) + "." +
-                               std::to_string(of_layer_[index].size()),
-                           index,
-                           {}};
+      Gradient gradient = {GradientName(index, of_layer_[index].size()), {}};
       gradient.request.name = gradient.name;
       gradient.request.priority = -static_cast<int>(gradients_.size());
       Signature& signature = gradient.request.signature;

@@ -21,14 +21,17 @@
 
 namespace horoscale::tuning {
 
+// Of a layer's i-th gradient.
+std::string GradientName(size_t layer, size_t i);
+
 struct Setting {
   Model model;
   double megabits = 1000;
-  double latency_seconds = 0;     // of the link, in addition to that of the software
-  bool overlaps_steps = true;     // DistributedOptimizer(…, overlap_step=True)
-  double most_error = 0;          // of adaptive compression; 0: nothing is compressed
-  bool searches = false;          // --autotune
-  Limits limits = {};             // that are configured
+  double latency_seconds = 0;  // of the link, in addition to that of the software
+  bool overlaps_steps = true;  // DistributedOptimizer(…, overlap_step=True)
+  double most_error = 0;       // of adaptive compression; 0: nothing is compressed
+  bool searches = false;       // --autotune
+  Limits limits = {};          // that are configured
 };
 
 class Training {
@@ -48,7 +51,6 @@ class Training {
  private:
   struct Gradient {
     std::string name;
-    size_t layer = 0;
     Request request;
     bool is_done = true;
   };
