@@ -19,7 +19,7 @@
 namespace horoscale {
 
 struct StepOperation {
-  SharedSignature signature;
+  SharedSignature signature = {};
   std::optional<Encoding> chosen = {};  // of an adaptive one
   int priority = 0;
   int64_t bytes = 0;

@@ -15,7 +15,7 @@ std::string Text(const char* format, double number) {
 }
 
 // Empty for 0.
-std::string Milliseconds(double seconds) {
+std::string MillisecondsOrNothing(double seconds) {
   return seconds > 0 ? Text("%.4f", seconds * 1e3) : std::string();
 }
 
@@ -56,8 +56,8 @@ std::string TuningLogLine(int process_set_id, const TuningRecord& record) {
   for (const std::string& field :
        {std::to_string(record.step), std::to_string(limits.fusion_threshold_bytes),
         std::to_string(limits.partition_bytes), std::to_string(limits.credit_bytes),
-        Text("%g", limits.pace_seconds), Milliseconds(record.seconds),
-        Milliseconds(record.predicted_seconds), Field(record.name), Field(record.encoding),
+        Text("%g", limits.pace_seconds), MillisecondsOrNothing(record.seconds),
+        MillisecondsOrNothing(record.predicted_seconds), Field(record.name), Field(record.encoding),
         Field(record.why), std::string(record.what)}) {
     line += "," + field;
   }

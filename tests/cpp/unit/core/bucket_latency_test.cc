@@ -32,7 +32,9 @@ TEST(BucketLatencyTest, ALateRankChangesLittle) {
   for (int i = 0; i < 50; ++i) {
     latency.OnBucket(40, i % 10 == 0 ? 5 : Time(40));
     latency.OnBucket(1 << 22, Time(1 << 22));
-    if (i >= 3) EXPECT_NEAR(latency.seconds(), kLatency, 1e-6) << i;
+    if (i >= 3) {
+      EXPECT_NEAR(latency.seconds(), kLatency, 1e-6) << i;
+    }
   }
 }
 
