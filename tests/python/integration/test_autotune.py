@@ -61,7 +61,10 @@ def test_a_job_is_tuned(given: dict[str, int], tmp_path: Path) -> None:
     assert f"process set 0 was tuned in {verdict['step']} steps" in told
     assert ("no limits were significantly faster" if kept else "% less time with") in told
     names = ("FUSION_THRESHOLD", "PARTITION_BYTES", "CREDIT_BYTES", "PACE_SECONDS")
-    limits = [f"HOROSCALE_{n}={verdict[c]}" for n, c in zip(names, (*COLUMNS, "pace_seconds"), strict=True)]
+    limits = [
+        f"HOROSCALE_{n}={verdict[c]}"
+        for n, c in zip(names, (*COLUMNS, "pace_seconds"), strict=True)
+    ]
     assert told.endswith(" ".join(limits))
     # The status page understands it.
     [event] = Listener().feed(told.removeprefix("[0]<stderr>:").encode() + b"\n")
