@@ -38,7 +38,6 @@ CostModel::CostModel(ProfiledStep step, const NetworkState& network, const Pace&
     : step_(std::move(step)), network_(network), pace_(pace) {
   for (const StepOperation& operation : step_.operations) {
     total_bytes_ += operation.bytes;
-    largest_bytes_ = std::max(largest_bytes_, operation.bytes);
     seconds_per_byte_.push_back(SecondsPerByte(operation, network_));
   }
   needed_.resize(step_.operations.size());
@@ -79,7 +78,7 @@ Limits CostModel::Best(const Limits& from) const {
 CostModel::Effect CostModel::EffectOf(const Limits& limits) const {
   const Limits paced = pace_.Of(limits);
   const int64_t bucket = FusionPlanner::Of(paced).limits().bucket_bytes;
-  return {std::min(bucket, total_bytes_), std::min(paced.partition_bytes, largest_bytes_),
+  return {std::min(bucket, total_bytes_), std::min(paced.partition_bytes, total_bytes_),
           std::min(paced.credit_bytes, 2 * total_bytes_)};
 }
 

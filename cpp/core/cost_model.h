@@ -67,7 +67,6 @@ class CostModel {
   NetworkState network_;
   Pace pace_;
   int64_t total_bytes_ = 0;
-  int64_t largest_bytes_ = 0;
   std::vector<double> seconds_per_byte_;  // by operation
   std::vector<size_t> needed_;            // operations in the order of the forward pass
   double overlap_ = 0;

@@ -143,7 +143,7 @@ SETTINGS = (
     Setting(
         ("--autotune",),
         "AUTOTUNE",
-        "tune fusion, partitions, credit and pace while the job runs, from a cost model's prediction",
+        "tune fusion, partitions, credit and pace while the job runs, from predictions",
         config=("autotune", "enabled"),
     ),
     Setting(

@@ -50,16 +50,18 @@ TEST(CostModelTest, AnEncodedOperationSendsLessAndIsCoded) {
 }
 
 TEST(CostModelTest, OverlapPredictsTheObservedStep) {
-  const CostModel serial(Step(20, 10), Network(), Pace(), Limits());
+  // A bucket for each operation.
+  const Limits limits = {kMiB, kMiB, 2 * kMiB, 0.012};
+  const CostModel serial(Step(20, 10), Network(), Pace(), limits);
   EXPECT_EQ(serial.overlap(), 0);
-  const double longest = serial.Predict(Limits());
-  const CostModel overlapped(Step(20, 0), Network(), Pace(), Limits());
+  const double longest = serial.Predict(limits);
+  const CostModel overlapped(Step(20, 0), Network(), Pace(), limits);
   EXPECT_EQ(overlapped.overlap(), 1);
-  const double shortest = overlapped.Predict(Limits());
+  const double shortest = overlapped.Predict(limits);
   ASSERT_LT(shortest, longest);
   const double between = (shortest + longest) / 2;
-  const CostModel model(Step(20, between), Network(), Pace(), Limits());
-  EXPECT_NEAR(model.Predict(Limits()), between, 1e-9);
+  const CostModel model(Step(20, between), Network(), Pace(), limits);
+  EXPECT_NEAR(model.Predict(limits), between, 1e-9);
 }
 
 TEST(CostModelTest, ALatencyCallsForLargerBuckets) {
