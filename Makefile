@@ -47,7 +47,7 @@ ZIG_VERSION ?= 0.15.2
 NCCL_VERSION ?= 2.32.3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-elastic docs docs-site python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
+.PHONY: help demo test check bench bench-elastic docs docs-site tuning-table python build cpp-test arm64 sanitize asan tsan fuzz faults models lint \
          python-single python-parallel python-integration python-mpi python-nccl python-status python-tensorflow \
          python-lightning python-mxnet python-slurm python-ray python-spark engines torch-libraries wheel python-wheel release wheel-check torch-check clean
 
@@ -85,6 +85,9 @@ bench-elastic: $(VENV)/.test  ## how long elastic jobs pause after a fault, with
 docs-site: $(VENV)/.docs  ## the documentation site, in build/site; warnings are errors
 	$(BIN)/sphinx-build -q --fail-on-warning --keep-going -d $(BUILD)/site-cache docs $(BUILD)/site
 	@echo "== $(BUILD)/site/index.html"
+
+tuning-table: $(BUILD)/release/.built  ## print the table of docs/tuning.md: what the tuner chooses for three models and twelve networks
+	@$(BUILD)/release/tests/cpp/tuning_table
 
 docs: $(VENV)/.test  ## write the pages that are generated from the code
 	$(BIN)/python docs/generate_configuration.py

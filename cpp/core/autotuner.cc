@@ -1,7 +1,10 @@
 #include "core/autotuner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "core/limit_steps.h"
 
 namespace horoscale {
 namespace {
@@ -10,23 +13,16 @@ constexpr int kWarmUpSteps = 5;
 // The step in which limits change is not measured.
 constexpr int kSkippedSteps = 1;
 constexpr int kBlockSteps = 4;
-constexpr int64_t kFactor = 4;
-constexpr int kMaxMoves = 3;  // of one limit in one direction
-
 constexpr int kPairs = 3;
 constexpr int kNeeded = 2;
 constexpr double kMargin = 0.02;  // minimum improvement of a change
 constexpr int kFinalPairs = 6;
 constexpr int kFinalNeeded = 5;
 
-struct Range {
-  int64_t least;
-  int64_t most;
-};
-// By Knob. Smaller values cost more than overtaking gains; larger ones are never reached.
-constexpr Range kRanges[] = {{int64_t{1} << 20, int64_t{1} << 30},
-                             {int64_t{64} << 10, int64_t{1} << 28},
-                             {int64_t{256} << 10, int64_t{1} << 29}};
+// A candidate of which the model predicts that it is slower by more is not tried.
+constexpr double kDoubt = 0.05;
+// Later disturbances are ignored.
+constexpr int kMostDisturbed = 10;
 
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -38,11 +34,41 @@ double Median(std::vector<double>& values) {
 
 const uint64_t Autotuner::kMaxSteps =
     kWarmUpSteps +
-    (kSkippedSteps + kBlockSteps) * (2 * kPairs * kNumKnobs * (kMaxMoves + 1) + 2 * kFinalPairs);
+    (kSkippedSteps + kBlockSteps) * (2 * kPairs * (1 + kKnobs.size() * (kMostMoves + 1)) +
+                                     2 * kFinalPairs + 2 * kMostDisturbed);
 
-Autotuner::Autotuner(const Limits& given)
-    : given_(given), best_(given), reference_(given), skip_(kWarmUpSteps) {
-  finished_ = !Propose();
+Autotuner::Autotuner(const Limits& given, std::optional<Prediction> prediction, uint64_t step)
+    : given_(given),
+      prediction_(std::move(prediction)),
+      best_(given),
+      reference_(given),
+      skip_(step < kWarmUpSteps ? kWarmUpSteps - static_cast<int>(step) : kSkippedSteps),
+      step_(step) {
+  if (!BeginWithPrediction()) SearchOn();
+}
+
+bool Autotuner::BeginWithPrediction() {
+  if (!prediction_) return false;
+  const double before = Predicted(given_);
+  const double after = Predicted(prediction_->best);
+  Note(given_, 0, "predicted", prediction_->why);
+  if (prediction_->best == given_ || after > before * (1 - kMargin)) return false;
+  Note(prediction_->best, 0, "predicted", "the shortest predicted step");
+  Compare(given_, prediction_->best, kPairs, kNeeded, kMargin);
+  predicted_ = true;
+  return true;
+}
+
+double Autotuner::Predicted(const Limits& limits) const {
+  return prediction_ ? prediction_->seconds(limits) : 0;
+}
+
+// Equal times mean that the limits have the same effect.
+bool Autotuner::IsHopeless(const Limits& limits) const {
+  if (!prediction_) return false;
+  const double best = Predicted(best_);
+  const double then = Predicted(limits);
+  return then > best * (1 + kDoubt) || std::abs(then - best) < 1e-9 * best;
 }
 
 // The order of blocks is reference, candidate, candidate, reference, …, so that drift favours
@@ -62,11 +88,20 @@ void Autotuner::OnStep(double seconds) {
   if (steps_.size() == kBlockSteps) EndBlock();
 }
 
+// Which of the steps were affected is not known.
+void Autotuner::OnDisturbed() {
+  if (finished_ || disturbed_ == kMostDisturbed) return;
+  ++disturbed_;
+  steps_.clear();
+  blocks_ -= blocks_ % 2;
+  skip_ = std::max(skip_, kSkippedSteps);
+}
+
 void Autotuner::EndBlock() {
   const bool candidate = TryingCandidate();
   times_[candidate ? 1 : 0] = Median(steps_);
   steps_.clear();
-  Note(times_[candidate ? 1 : 0], candidate ? "candidate" : "reference");
+  Note(limits(), times_[candidate ? 1 : 0], candidate ? "candidate" : "reference");
   const Limits before = limits();
   if (++blocks_ % 2 == 0) EndPair();
   if (limits() != before) skip_ = kSkippedSteps;
@@ -94,22 +129,25 @@ void Autotuner::OnVerdict(bool candidate_won) {
   if (final_) {
     finished_ = true;
     reference_ = candidate_won ? best_ : given_;
-    Note(0, candidate_won ? "chosen" : "initial limits kept");
+    Note(reference_, 0, candidate_won ? "chosen" : "initial limits kept");
     records_.back().is_last = true;
     if (candidate_won) records_.back().saved = 1 - totals_[1] / totals_[0];
     return;
   }
   if (candidate_won) best_ = candidate_;
-  Note(0, candidate_won ? "better" : "not better");
-  SearchOn(candidate_won);
-}
-
-void Autotuner::SearchOn(bool candidate_won) {
-  if (candidate_won) {
+  Note(limits(), 0, candidate_won ? "better" : "not better");
+  if (predicted_) {
+    predicted_ = false;
+    if (!candidate_won) prediction_.reset();
+  } else if (candidate_won) {
     ++moves_;
   } else {
     Turn();
   }
+  SearchOn();
+}
+
+void Autotuner::SearchOn() {
   if (Propose()) return;
   final_ = true;
   if (best_ == given_) return OnVerdict(false);
@@ -118,22 +156,13 @@ void Autotuner::SearchOn(bool candidate_won) {
 
 // The next candidate, and whether there is one.
 bool Autotuner::Propose() {
-  while (knob_ < kNumKnobs) {
-    Limits next = best_;
-    int64_t* const values[] = {&next.credit_bytes, &next.partition_bytes,
-                               &next.fusion_threshold_bytes};
-    int64_t& value = *values[knob_];
-    // Buckets are at most half the credit (core/coordinator.cc).
-    const int64_t from = knob_ == kFusion ? std::min(value, next.credit_bytes / 2) : value;
-    const bool has_effect = value > 0 && (from == value || !upwards_);
-    const int64_t moved = upwards_ ? from * kFactor : from / kFactor;
-    const Range range = kRanges[knob_];
-    if (has_effect && moves_ < kMaxMoves && moved >= range.least && moved <= range.most) {
-      value = moved;
-      Compare(best_, next, kPairs, kNeeded, kMargin);
-      return true;
-    }
-    Turn();
+  for (; knob_ < kKnobs.size(); Turn()) {
+    // Without a model it is not known whether the pace has an effect.
+    if (moves_ >= kMostMoves || (kKnobs[knob_] == Knob::kPace && !prediction_)) continue;
+    const std::optional<Limits> next = Moved(best_, kKnobs[knob_], upwards_);
+    if (!next || IsHopeless(*next)) continue;
+    Compare(best_, *next, kPairs, kNeeded, kMargin);
+    return true;
   }
   return false;
 }
@@ -147,8 +176,13 @@ void Autotuner::Turn() {
   moves_ = 0;
 }
 
-void Autotuner::Note(double seconds, std::string_view what) {
-  records_.push_back({.step = step_, .limits = limits(), .seconds = seconds, .what = what});
+void Autotuner::Note(const Limits& limits, double seconds, std::string_view what, std::string why) {
+  records_.push_back({.step = step_,
+                      .limits = limits,
+                      .seconds = seconds,
+                      .predicted_seconds = Predicted(limits),
+                      .what = what,
+                      .why = std::move(why)});
 }
 
 std::vector<Autotuner::Record> Autotuner::TakeRecords() { return std::exchange(records_, {}); }

@@ -3,38 +3,42 @@
 // significantly faster. Pure.
 //
 // A comparison consists of a few pairs of blocks of steps, one with the best limits so far, the
-// other with the candidate, so that other load on the machine affects both. A candidate differs
-// from the best in one limit, by a factor of four: downwards as long as that helps, otherwise
-// upwards. At the end, the winner is compared with the initial limits again, with a stricter
-// criterion.
+// other with the candidate, so that other load on the machine affects both. The first candidate is
+// the prediction of a cost model, if there is one. Others differ from the best in one limit, by a
+// factor of four: downwards as long as that helps, otherwise upwards. As long as no comparison has
+// contradicted the model, those of which it expects nothing are not tried. At the end, the winner
+// is compared with the initial limits again, with a stricter criterion.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/limits.h"
+#include "core/tuning_record.h"
 
 namespace horoscale {
 
 class Autotuner {
  public:
-  // An action of the tuner, for the log.
-  struct Record {
-    uint64_t step = 0;  // since the start
-    Limits limits;
-    double seconds = 0;  // the median step time of the block; 0 in verdicts
-    std::string_view what;
-    bool is_last = false;  // the tuner has ended with these limits
-    double saved = 0;      // if is_last: the fraction of the step time that they save over the
-                           // initial limits
+  using Record = TuningRecord;
+  // What a cost model says.
+  struct Prediction {
+    Limits best;
+    std::function<double(const Limits&)> seconds;  // of a step
+    std::string why;                               // for the log
   };
   // It always ends after this many steps.
   static const uint64_t kMaxSteps;
 
-  explicit Autotuner(const Limits& given);
+  // `step`: the number of steps before.
+  explicit Autotuner(const Limits& given, std::optional<Prediction> prediction = {},
+                     uint64_t step = 0);
 
   // The limits to use from now on.
   const Limits& limits() const { return TryingCandidate() ? candidate_ : reference_; }
@@ -42,27 +46,32 @@ class Autotuner {
 
   // A step has ended.
   void OnStep(double seconds);
+  // Something else has changed what steps take: the current pair begins again.
+  void OnDisturbed();
 
   std::vector<Record> TakeRecords();
 
  private:
-  enum Knob : size_t { kCredit, kPartition, kFusion, kNumKnobs };
-
   bool TryingCandidate() const;
+  bool BeginWithPrediction();
+  double Predicted(const Limits& limits) const;
+  bool IsHopeless(const Limits& limits) const;
   void EndBlock();
   void EndPair();
   void Compare(const Limits& reference, const Limits& candidate, int pairs, int needed,
                double margin);
   void OnVerdict(bool candidate_won);
-  void SearchOn(bool candidate_won);
+  void SearchOn();
   bool Propose();
   void Turn();
-  void Note(double seconds, std::string_view what);
+  void Note(const Limits& limits, double seconds, std::string_view what, std::string why = {});
 
   const Limits given_;
+  std::optional<Prediction> prediction_;  // nothing once it has been contradicted
   Limits best_;
   bool finished_ = false;
-  bool final_ = false;  // the last comparison, with the initial limits
+  bool predicted_ = false;  // the current comparison is the first, of the prediction
+  bool final_ = false;      // the last comparison, with the initial limits
 
   // The current comparison.
   Limits reference_;
@@ -85,7 +94,8 @@ class Autotuner {
   bool upwards_ = false;
   int moves_ = 0;
 
-  uint64_t step_ = 0;
+  uint64_t step_;
+  int disturbed_ = 0;  // how often
   std::vector<Record> records_;
 };
 

@@ -14,13 +14,6 @@ size_t Capacity(const CoordinatorOptions& options) {
   return std::min<size_t>(options.cache_capacity, kMaxSlots / 2);
 }
 
-// Two buckets fit into the credit, so that members are not idle while the next one is in flight.
-FusionPlanner PlannerFor(const Limits& limits) {
-  return FusionPlanner(
-      {.bucket_bytes = std::min(limits.fusion_threshold_bytes, limits.credit_bytes / 2),
-       .partition_bytes = limits.partition_bytes});
-}
-
 // Registrations are not repeated, so they are not cached.
 bool IsCached(OpKind kind) {
   return kind != OpKind::kAddProcessSet && kind != OpKind::kRemoveProcessSet;
@@ -43,14 +36,17 @@ Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       negotiator_(static_cast<uint32_t>(options_.ranks.size())),
       slots_(Capacity(options_)),
-      scheduler_(PlannerFor(options_.limits), options_.limits.credit_bytes),
+      scheduler_(FusionPlanner::Of(options_.limits), options_.limits.credit_bytes),
       stall_watch_(options_.stall_warning_seconds),
       posts_(static_cast<uint32_t>(options_.ranks.size()), options_.stall_warning_seconds),
+      chooser_(options_.is_tuned),
       lateness_(options_.ranks.size()),
-      applied_(options_.ranks.size()) {}
+      applied_(options_.ranks.size()) {
+  if (options_.is_tuned) profile_.emplace();
+}
 
 void Coordinator::SetLimits(const Limits& limits) {
-  scheduler_.SetLimits(PlannerFor(limits), limits.credit_bytes);
+  scheduler_.SetLimits(FusionPlanner::Of(limits), limits.credit_bytes);
 }
 
 Status Coordinator::Broken(uint32_t member, std::string_view what) const {
@@ -278,6 +274,10 @@ void Coordinator::OnReady(UnitId id, double now) {
   std::vector<uint32_t> absent = negotiator_.Absent(id);
   unit.chosen.reset();  // of a unit that had this place before
   if (signature->encoding.IsAdaptive()) unit.chosen = Choose(unit, absent.empty(), now);
+  if (profile_) {
+    profile_->OnReady(names_.Text(unit.key.name),
+                      {signature, unit.chosen, unit.priority, BytesOf(unit)}, now);
+  }
   scheduler_.Push({id, signature, std::move(absent), unit.priority,
                    EncodedSizeBound(names_.Text(unit.key.name), *signature), BytesOf(unit),
                    unit.chosen});

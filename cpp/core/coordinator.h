@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@
 #include "core/slot_table.h"
 #include "core/stall_watch.h"
 #include "core/step_clock.h"
+#include "core/step_profile.h"
 
 namespace horoscale {
 
@@ -37,6 +39,7 @@ struct CoordinatorOptions {
   size_t cache_capacity = 1024;
   Limits limits;
   bool spans_hosts = false;                // whether the members are on several
+  bool is_tuned = false;                   // whether a Tuner asks for what it measures
   bool priority_scheduling = true;         // false: first in, first out
   double stall_warning_seconds = 60;       // 0: no reports
   bool goes_on_without_joined = true;      // false: operations that need a joined member fail
@@ -67,7 +70,13 @@ class Coordinator {
   void OnExecuted(uint64_t sequence);
 
   // What it took, where that shows what the network between hosts carries.
-  void OnBucket(const EncodingChooser::Bucket& bucket) { chooser_.OnBucket(bucket); }
+  void OnBucket(const EncodingChooser::Bucket& bucket);
+
+  // For a Tuner. The usual step, after which steps are no longer observed; what was measured of the
+  // network; and the encodings that have changed since the last call.
+  std::optional<ProfiledStep> TakeProfile();
+  NetworkState Network() const { return chooser_.Network(); }
+  std::vector<EncodingChooser::Change> TakeEncodingChanges() { return chooser_.TakeChanges(); }
 
   // Whether TakePlan() could return something.
   bool HasWork() const;
@@ -130,6 +139,7 @@ class Coordinator {
   PostBox posts_;
   EncodingChooser chooser_;
   StepClock step_clock_;
+  std::optional<StepProfile> profile_;  // until it is taken
   Lateness lateness_;
   std::vector<PlanEntry> failures_;  // without a sequence number; first in the next plan
   std::vector<uint64_t> applied_;    // by member

@@ -33,9 +33,20 @@ Encoding Coordinator::Choose(const Negotiator::Unit& unit, bool all_take_part, d
   return chooser_.Choose(names_.Text(unit.key.name), signature, unit.priority, now);
 }
 
-// Steps matter only for adaptive operations.
+void Coordinator::OnBucket(const EncodingChooser::Bucket& bucket) {
+  chooser_.OnBucket(bucket);
+  if (profile_) profile_->OnBlocked(bucket.exposed_seconds);
+}
+
+std::optional<ProfiledStep> Coordinator::TakeProfile() {
+  std::optional<ProfiledStep> step = profile_ ? profile_->Usual() : std::nullopt;
+  profile_.reset();
+  return step;
+}
+
+// Steps matter only for adaptive operations and for a tuner.
 void Coordinator::CountStep(const PlanEntry& entry, double now) {
-  if (!chooser_.IsUsed()) return;
+  if (!chooser_.IsUsed() && !options_.is_tuned) return;
   if (const auto seconds = step_clock_.OnEntry(entry, now)) chooser_.OnStep(*seconds);
 }
 

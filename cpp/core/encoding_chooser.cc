@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
 namespace horoscale {
 namespace {
@@ -21,6 +23,8 @@ constexpr double kMilder = 1.05;
 // Buckets that send less measure the latency, larger ones the bandwidth.
 constexpr double kSmallBytes = 4096;
 constexpr double kLargeBytes = 8192;
+// Of the time of a large bucket.
+constexpr double kMostLatency = 0.9;
 // Used until a small bucket has been measured.
 constexpr double kUsualLatency = 0.2e-3;
 // The minimum size that measures this rank's encoding speed.
@@ -70,14 +74,35 @@ Encoding EncodingChooser::Choose(std::string_view name, const Signature& signatu
   tail_.OnReady(recurs, now);
   size_t level = tensor.level;
   while (tensor.about.errors.errors[level] > tensor.about.most_error) --level;
-  SetLevel(tensor, level);
+  if (level != tensor.level) {
+    SetLevel(tensor, level);
+    NoteChange(name, tensor, "the last encoding loses more than the bound");
+  }
   return kEncodingLevels[level];
 }
 
 void EncodingChooser::SetLevel(Tensor& tensor, size_t level) {
-  if (tensor.level == level) return;
   tensor.level = level;
   tensor.by_member.clear();
+}
+
+void EncodingChooser::NoteChange(std::string_view name, const Tensor& tensor,
+                                 std::string_view why) {
+  if (!keeps_changes_) return;
+  changes_.push_back({std::string(name), kEncodingLevels[tensor.level], std::string(why)});
+}
+
+std::vector<EncodingChooser::Change> EncodingChooser::TakeChanges() {
+  return std::exchange(changes_, {});
+}
+
+std::string EncodingChooser::Describe(double seconds, double exposed) const {
+  const NetworkState network = Network();
+  char text[128];
+  std::snprintf(text, sizeof text, "exposed %.1f ms of %.1f, bandwidth %.1f MB/s, latency %.2f ms",
+                exposed * 1e3, seconds * 1e3, network.bytes_per_second / 1e6,
+                network.latency_seconds * 1e3);
+  return text;
 }
 
 void EncodingChooser::OnError(std::string_view name, uint32_t member, const Encoding& encoding,
@@ -105,8 +130,9 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
     measured_.exposed += bucket.exposed_seconds;
   }
   if (sent <= kSmallBytes) latency_.Add(carried);
+  fitted_latency_.OnBucket(sent, carried);
   if (sent >= kLargeBytes) {
-    const double latency = std::min(Network().latency_seconds, carried / 2);
+    const double latency = std::min(Network().latency_seconds, kMostLatency * carried);
     measured_.large_bytes += sent;
     measured_.large_seconds += carried - latency;
   }
@@ -116,7 +142,8 @@ void EncodingChooser::OnBucket(const Bucket& bucket) {
 }
 
 NetworkState EncodingChooser::Network() const {
-  const double latency = latency_.Get();
+  const double fitted = fitted_latency_.seconds();
+  const double latency = latency_.Get() > 0 ? latency_.Get() : fitted;
   const double coding = coding_.Get();
   return {bandwidth_.Get(), latency > 0 ? latency : kUsualLatency,
           coding > 0 ? coding : kUsualCoding};
@@ -124,12 +151,14 @@ NetworkState EncodingChooser::Network() const {
 
 void EncodingChooser::OnStep(double seconds) {
   measured_.exposed += tail_.Take();
-  if (IsUsed() && measured_.seconds > 0 && seconds > 0) {
+  if (measured_.seconds > 0 && seconds > 0) {
     if (measured_.large_seconds > 0) {
       bandwidth_.Add(measured_.large_bytes / measured_.large_seconds);
     }
-    Replan(seconds);
-    Forget();
+    if (IsUsed()) {
+      Replan(seconds);
+      Forget();
+    }
   }
   measured_ = {};
   ++step_;
@@ -144,12 +173,13 @@ void EncodingChooser::Replan(double seconds) {
   hidden_share_ = is_hidden ? std::max(hidden_share_, std::min(hidden / computed, 1.0))
                             : std::min(hidden / computed, 1.0);
   const NetworkState network = Network();
-  std::vector<Tensor*> present;
+  std::vector<std::pair<const std::string, Tensor>*> present;
   std::vector<AdaptiveTensor> tensors;
   double now = 0;
-  for (auto& [_, tensor] : tensors_) {
+  for (auto& named : tensors_) {
+    const Tensor& tensor = named.second;
     if (tensor.step != step_ && tensor.step + 1 != step_) continue;
-    present.push_back(&tensor);
+    present.push_back(&named);
     tensors.push_back(tensor.about);
     now += ShareSeconds(tensor.about, tensor.level, network);
   }
@@ -165,7 +195,13 @@ void EncodingChooser::Replan(double seconds) {
   const bool more = too_little_ >= kStepsForMore;
   if (!more && too_much_ < patience_.Steps(bandwidth)) return;
   more ? patience_.OnMore(step_, bandwidth) : patience_.OnLess(step_);
-  for (size_t i = 0; i < levels.size(); ++i) SetLevel(*present[i], levels[i]);
+  const std::string why = keeps_changes_ ? Describe(seconds, exposed) : std::string();
+  for (size_t i = 0; i < levels.size(); ++i) {
+    Tensor& tensor = present[i]->second;
+    if (tensor.level == levels[i]) continue;
+    SetLevel(tensor, levels[i]);
+    NoteChange(present[i]->first, tensor, why);
+  }
   too_little_ = too_much_ = 0;
 }
 

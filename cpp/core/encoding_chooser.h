@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/adaptive_encoding.h"
+#include "core/bucket_latency.h"
 #include "core/patience.h"
 #include "core/request.h"
 #include "core/step_tail.h"
@@ -48,6 +49,16 @@ class EncodingChooser {
     bool calls_back = false;  // the program is called back, so exposed_seconds says nothing
   };
 
+  // The encoding of an operation has changed.
+  struct Change {
+    std::string name;
+    Encoding encoding;
+    std::string why;
+  };
+
+  // `keeps_changes`: whether someone calls TakeChanges().
+  explicit EncodingChooser(bool keeps_changes = false) : keeps_changes_(keeps_changes) {}
+
   // What a named operation, whose encoding is adaptive, is sent in. It is ready now.
   Encoding Choose(std::string_view name, const Signature& signature, int priority, double now);
   // Whether there was one: else nothing has to be measured.
@@ -58,6 +69,11 @@ class EncodingChooser {
   void OnBucket(const Bucket& bucket);
   // A step has ended, which took this long.
   void OnStep(double seconds);
+
+  // What was measured.
+  NetworkState Network() const;
+  // The changes since the last call.
+  std::vector<Change> TakeChanges();
 
  private:
   struct Tensor {
@@ -76,8 +92,9 @@ class EncodingChooser {
   };
 
   void SetLevel(Tensor& tensor, size_t level);
-  NetworkState Network() const;
+  void NoteChange(std::string_view name, const Tensor& tensor, std::string_view why);
   void Replan(double seconds);
+  std::string Describe(double seconds, double exposed) const;
   void Forget();
 
   std::map<std::string, Tensor, std::less<>> tensors_;
@@ -87,12 +104,15 @@ class EncodingChooser {
   StepTail tail_;
   RecentMedian bandwidth_;
   RecentMedian latency_;
+  BucketLatency fitted_latency_;
   RecentMedian coding_;
   double hidden_share_ =
       0;                // of the time that is computed: how long communication was hidden by it
   int too_little_ = 0;  // for so many steps
   int too_much_ = 0;
   Patience patience_;
+  bool keeps_changes_;
+  std::vector<Change> changes_;
 };
 
 }  // namespace horoscale

@@ -2,11 +2,13 @@
 // functions of signatures.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "core/limits.h"
 #include "core/negotiator.h"
 #include "core/request.h"
 
@@ -50,6 +52,12 @@ struct FusionLimits {
 class FusionPlanner {
  public:
   explicit FusionPlanner(FusionLimits limits) : limits_(limits) {}
+  // Two buckets fit into the credit, so that members are not idle while the next one is in flight.
+  static FusionPlanner Of(const Limits& limits) {
+    return FusionPlanner(
+        {.bucket_bytes = std::min(limits.fusion_threshold_bytes, limits.credit_bytes / 2),
+         .partition_bytes = limits.partition_bytes});
+  }
 
   const FusionLimits& limits() const { return limits_; }
 

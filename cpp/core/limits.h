@@ -10,6 +10,8 @@ struct Limits {
   int64_t partition_bytes = 16 << 20;          // larger tensors are split; 0: never
   // Maximum number of bytes that are published and not executed yet; one bucket is always allowed.
   int64_t credit_bytes = 64 << 20;
+  // On a slow network, buckets and parts are at most what it carries in this time; 0: no limit.
+  double pace_seconds = 0.012;
   bool operator==(const Limits&) const = default;
 };
 

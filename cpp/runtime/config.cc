@@ -53,6 +53,12 @@ constexpr ConfigVariable kVariables[] = {
      "How many bytes may be scheduled ahead of their execution. A smaller value lets urgent "
      "tensors overtake earlier. One operation may always run.",
      [](std::string_view t, Config* c) { return ParseCount(t, &c->credit_bytes); }},
+    {"PACE_SECONDS", "seconds", "0.012",
+     "How long a bucket may take on a slow network between hosts, because an urgent tensor waits "
+     "for it. Buckets and parts contain at most what the network recently carried in this time, "
+     "and at least 128 KiB. Where each bucket has a high latency, they may take four times the "
+     "latency. 0: no limit.",
+     [](std::string_view t, Config* c) { return ParseSeconds(t, &c->pace_seconds); }},
     {"SCHEDULER", "priority | fifo", "priority",
      "The order of ready tensors: by priority, or first in, first out.",
      [](std::string_view t, Config* c) {
@@ -76,13 +82,14 @@ constexpr ConfigVariable kVariables[] = {
               c->adasum_start_level <= 32768;
      }},
     {"AUTOTUNE", "switch", "0",
-     "Searches for the fastest FUSION_THRESHOLD, PARTITION_BYTES and CREDIT_BYTES while the job "
-     "runs, for at most a few hundred steps. The result is not slower than the initial values "
-     "(docs/tuning.md).",
+     "Searches for the fastest FUSION_THRESHOLD, PARTITION_BYTES, CREDIT_BYTES and PACE_SECONDS "
+     "while the job runs, for at most a few hundred steps, beginning with those that a cost model "
+     "predicts. The result is not slower than the initial values (docs/tuning.md).",
      [](std::string_view t, Config* c) { return ParseSwitch(t, &c->autotune); }},
     {"AUTOTUNE_LOG", "path", "",
-     "CSV file in which AUTOTUNE logs the values that it tries. Ranks above 0, which tune process "
-     "sets without rank 0, append `.rank<N>`.",
+     "CSV file in which AUTOTUNE logs what it predicts, tries and chooses, and each change of the "
+     "pace and of adaptive compression. Ranks above 0, which tune process sets without rank 0, "
+     "append `.rank<N>`.",
      [](std::string_view t, Config* c) {
        c->autotune_log_path = t;
        return true;

@@ -27,6 +27,7 @@ struct Config {
   int64_t fusion_threshold_bytes = int64_t{128} << 20;
   int64_t partition_bytes = int64_t{16} << 20;
   int64_t credit_bytes = int64_t{64} << 20;
+  double pace_seconds = 0.012;
   int64_t cache_capacity = 1024;
   int64_t one_hop_bytes = 8192;
   BackendChoice backend = BackendChoice::kAuto;

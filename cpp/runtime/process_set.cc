@@ -21,9 +21,8 @@ constexpr std::chrono::milliseconds kClosePause(1);
 // would be slower if ranks share cores. Not on a device, where it includes the computation of its
 // tensors and the previous bucket. And not for tensors with free first dimensions, which count as
 // one row.
-bool ShowsPace(const Terms& common, const Exchange* exchange) {
-  return exchange != nullptr && !exchange->hosts().empty() && !common.on_device &&
-         !HasFreeFirstDimension(common.kind);
+bool IsTimed(const Terms& common, const Exchange* exchange) {
+  return exchange != nullptr && !common.on_device && !HasFreeFirstDimension(common.kind);
 }
 
 // Whether the program is called back when the bucket's operations are done, and does not wait here.
@@ -186,16 +185,16 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
     counters_.execute_seconds += now - started_at;
   }
   const double exposed = host_.OnBucketDone(place_, action, started_at);
-  if (fused != nullptr && ShowsPace(action.common, execution_.exchange())) {
-    counters_.adapted.OnBucket(action, *fused, pending_);
-    control_.OnPace({.bytes = fused->Bytes(),
-                     .dtype = action.dtype,
-                     .encoding = action.common.encoding,
-                     .seconds = now - started_at,
-                     .coding_seconds = fused->CodingSeconds(),
-                     .exposed_seconds = exposed,
-                     .ended_at = now,
-                     .calls_back = CallsBack(action, pending_)});
+  if (fused != nullptr && IsTimed(action.common, execution_.exchange())) {
+    const bool between_hosts = !execution_.exchange()->hosts().empty();
+    if (between_hosts) counters_.adapted.OnBucket(action, *fused, pending_);
+    control_.OnBucket({.bytes = fused->Bytes(),
+                       .dtype = action.dtype,
+                       .encoding = action.common.encoding,
+                       .seconds = now - started_at,
+                       .coding_seconds = fused->CodingSeconds(),
+                       .exposed_seconds = exposed},
+                      between_hosts);
   }
   control_.OnExecuted(action.sequence);
 

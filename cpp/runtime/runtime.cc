@@ -480,7 +480,7 @@ double Runtime::OnBucketDone(const SetPlace& set, const Action& action, double s
   return exposed;
 }
 
-void Runtime::OnTuned(const SetPlace& set, const Autotuner::Record& record) {
+void Runtime::OnTuned(const SetPlace& set, const TuningRecord& record) {
   tuning_log_.Write(set.id(), record);
   if (record.is_last) LogAnswer("autotune", DescribeVerdict(set.id(), record));
 }

@@ -125,7 +125,7 @@ class Runtime final : private Engine::Work, private TransportSink, private SetHo
   void OnFailed(const SetPlace& set, const Status& cause) override;
   void OnMemberLeft(const SetPlace& set, const Status& cause) override;
   double OnBucketDone(const SetPlace& set, const Action& action, double started_at) override;
-  void OnTuned(const SetPlace& set, const Autotuner::Record& record) override;
+  void OnTuned(const SetPlace& set, const TuningRecord& record) override;
   void OnStall(const SetPlace& set, const StallNotice& notice) override;
   void Probe(const SetPlace& set) override { probes_.Ask(set, departures_); }
   std::vector<int> Silent(const SetPlace& set) const override { return probes_.Silent(set); }

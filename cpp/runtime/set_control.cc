@@ -29,6 +29,7 @@ CoordinatorOptions OptionsFor(const Config& config, const SetPlace& place, const
   options.cache_capacity = static_cast<size_t>(config.cache_capacity);
   options.limits = limits;
   options.spans_hosts = spans_hosts;
+  options.is_tuned = config.autotune && place.ranks.size() > 1;
   options.priority_scheduling = config.priority_scheduling;
   options.stall_warning_seconds = StallPeriod(config);
   // join() is of the global set.
@@ -63,12 +64,15 @@ SetControl::SetControl(Transport& transport, const Config& config, const SetPlac
       parent_(place.IsMember() ? place.ranks[tree_.parent(place.self)] : place.rank),
       member_(place.id(), place.self, static_cast<uint32_t>(place.ranks.size()),
               kMemberCacheCapacity),
-      limits_(config,
-              config.autotune && place.IsMember() && place.self == 0 && place.ranks.size() > 1) {
+      tuner_({.fusion_threshold_bytes = config.fusion_threshold_bytes,
+              .partition_bytes = config.partition_bytes,
+              .credit_bytes = config.credit_bytes,
+              .pace_seconds = config.pace_seconds},
+             config.autotune && place.IsMember() && place.self == 0 && place.ranks.size() > 1) {
   if (!place.IsMember()) return;
   if (place.self == 0) {
     coordinator_.emplace(
-        OptionsFor(config, place, limits_.Get(), !transport.HostsOf(place.ranks).empty()));
+        OptionsFor(config, place, tuner_.Get(), !transport.HostsOf(place.ranks).empty()));
   } else if (!tree_.children(place.self).empty()) {
     aggregator_.emplace(tree_.Group(place.self), config.report_patience_seconds);
   }
@@ -181,10 +185,16 @@ Result<bool> SetControl::PublishPlan(double now) {
   const std::vector<PlanEntry> plan = coordinator_->TakePlan(now);
   for (const PlanEntry& entry : plan) {
     if (place_.ranks.size() > 1) PassDown(Encode(entry));
-    Tune(entry, now);
+    // Only the coordinator knows the limits; the plan contains their consequences.
+    tuner_.OnEntry(*coordinator_, entry, now);
     HS_RETURN_IF_ERROR(Apply(entry, now));
   }
+  TellTuned();
   return !plan.empty();
+}
+
+void SetControl::TellTuned() {
+  for (const TuningRecord& record : tuner_.TakeRecords()) host_.OnTuned(place_, record);
 }
 
 Status SetControl::Apply(const PlanEntry& entry, double now) {
@@ -194,21 +204,12 @@ Status SetControl::Apply(const PlanEntry& entry, double now) {
   return Status::Ok();
 }
 
-// Only the coordinator knows the limits; the plan contains their consequences.
-void SetControl::Tune(const PlanEntry& entry, double now) {
-  if (!limits_.OnEntry(entry, now)) return;
-  coordinator_->SetLimits(limits_.Get());
-  for (const Autotuner::Record& record : limits_.TakeRecords()) host_.OnTuned(place_, record);
-}
-
 void SetControl::OnExecuted(uint64_t sequence) {
   if (coordinator_) coordinator_->OnExecuted(sequence);
 }
 
-void SetControl::OnPace(const EncodingChooser::Bucket& bucket) {
-  if (!coordinator_) return;
-  coordinator_->OnBucket(bucket);
-  if (limits_.OnExecuted(bucket.bytes, bucket.seconds)) coordinator_->SetLimits(limits_.Get());
+void SetControl::OnBucket(const EncodingChooser::Bucket& bucket, bool shows_pace) {
+  if (coordinator_) tuner_.OnBucket(*coordinator_, bucket, shows_pace);
 }
 
 double SetControl::MaxSleepSeconds(double now) const {

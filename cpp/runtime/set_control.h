@@ -14,10 +14,11 @@
 #include "core/coordinator.h"
 #include "core/member.h"
 #include "core/report_tree.h"
+#include "core/tuner.h"
+#include "runtime/config.h"
 #include "runtime/operation.h"
 #include "runtime/set_counters.h"
 #include "runtime/set_host.h"
-#include "runtime/set_limits.h"
 #include "runtime/set_place.h"
 #include "transport/transport.h"
 
@@ -53,8 +54,9 @@ class SetControl {
   Result<bool> Step(double now);
 
   void OnExecuted(uint64_t sequence);
-  // Records how long the network took for a bucket.
-  void OnPace(const EncodingChooser::Bucket& bucket);
+  // Records how long a bucket took. `shows_pace`: whether that shows what the network between hosts
+  // carries.
+  void OnBucket(const EncodingChooser::Bucket& bucket, bool shows_pace);
   // Records the relative error of an encoding in an adaptive operation that has ended.
   void OnLost(const std::string& name, const Encoding& encoding, double error) {
     member_.NoteError(name, encoding, error);
@@ -90,7 +92,7 @@ class SetControl {
   void PassDown(std::span<const std::byte> plan_entry);
   Result<bool> PublishPlan(double now);
   Status Apply(const PlanEntry& entry, double now);
-  void Tune(const PlanEntry& entry, double now);
+  void TellTuned();
 
   Transport& transport_;
   const SetPlace& place_;
@@ -102,7 +104,7 @@ class SetControl {
   const int parent_;  // the rank that this one reports to; on the coordinator, itself
 
   Member member_;
-  SetLimits limits_;  // of the coordinator
+  Tuner tuner_;  // of the coordinator
   std::optional<Coordinator> coordinator_;
   std::vector<Lateness::Member> late_;    // of a coordinator that has ended
   std::optional<Aggregator> aggregator_;  // if others report to this rank, and it is not the

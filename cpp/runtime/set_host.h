@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "core/autotuner.h"
 #include "core/launch_order.h"
 #include "core/messages.h"
 #include "core/request.h"
+#include "core/tuning_record.h"
 #include "runtime/operation.h"
 #include "runtime/set_place.h"
 
@@ -26,7 +26,7 @@ class SetHost {
   // The same, but messages continue among the remaining members.
   virtual void OnMemberLeft(const SetPlace& set, const Status& cause) = 0;
   virtual double OnBucketDone(const SetPlace& set, const Action& action, double started_at) = 0;
-  virtual void OnTuned(const SetPlace& set, const Autotuner::Record& record) = 0;
+  virtual void OnTuned(const SetPlace& set, const TuningRecord& record) = 0;
   // A stall is being reported: notifies rank 0.
   virtual void OnStall(const SetPlace& set, const StallNotice& notice) = 0;
   // Asks the other members whether their engines run; Silent() returns those that have not

@@ -143,13 +143,13 @@ SETTINGS = (
     Setting(
         ("--autotune",),
         "AUTOTUNE",
-        "tune settings automatically while the job runs",
+        "tune fusion, partitions, credit and pace while the job runs, from predictions",
         config=("autotune", "enabled"),
     ),
     Setting(
         ("--autotune-log-file",),
         "AUTOTUNE_LOG",
-        "the file for a log of autotuning",
+        "the CSV file for a log of autotuning, the pace and adaptive compression",
         _text,
         ("autotune", "log_file"),
         "FILE",

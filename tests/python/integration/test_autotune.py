@@ -48,19 +48,23 @@ def test_a_job_is_tuned(given: dict[str, int], tmp_path: Path) -> None:
     )  # fmt: skip
     assert job.returncode == 0, job.stdout + job.stderr
     rows = list(csv.DictReader(log.read_text().splitlines()))
-    assert rows[0]["what"] == "reference"
+    assert rows[0]["what"] in ("predicted", "reference")
     assert {row["process_set"] for row in rows} == {"0"}
     blocks = [row for row in rows if row["what"] in ("reference", "candidate")]
     assert all(float(row["step_ms"]) > 0 for row in blocks)
     verdict = rows[-1]
     kept = [int(verdict[column]) for column in COLUMNS] == list((DEFAULTS | given).values())
+    kept = kept and verdict["pace_seconds"] == "0.012"
     assert verdict["what"] == ("initial limits kept" if kept else "chosen")
     [told] = [line for line in job.stderr.decode().splitlines() if "] autotune: " in line]
     assert told.startswith("[0]<stderr>:")
     assert f"process set 0 was tuned in {verdict['step']} steps" in told
     assert ("no limits were significantly faster" if kept else "% less time with") in told
-    names = ("FUSION_THRESHOLD", "PARTITION_BYTES", "CREDIT_BYTES")
-    limits = [f"HOROSCALE_{n}={verdict[c]}" for n, c in zip(names, COLUMNS, strict=True)]
+    names = ("FUSION_THRESHOLD", "PARTITION_BYTES", "CREDIT_BYTES", "PACE_SECONDS")
+    limits = [
+        f"HOROSCALE_{n}={verdict[c]}"
+        for n, c in zip(names, (*COLUMNS, "pace_seconds"), strict=True)
+    ]
     assert told.endswith(" ".join(limits))
     # The status page understands it.
     [event] = Listener().feed(told.removeprefix("[0]<stderr>:").encode() + b"\n")

@@ -14,7 +14,7 @@ namespace horoscale {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB};
+constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB, 0.012};
 
 using Cost = std::function<double(const Limits&)>;
 
@@ -81,7 +81,7 @@ TEST(AutotunerTest, FindsTheBestWithoutNoise) {
     for (int64_t credit : {4, 16, 64, 256}) {
       for (int64_t partition : {1, 4, 16, 64}) {
         for (int64_t fusion : {2, 8, 32, 128}) {
-          const Limits other = {fusion * kMiB, partition * kMiB, credit * kMiB};
+          const Limits other = {fusion * kMiB, partition * kMiB, credit * kMiB, 0.012};
           // A search step is a factor of four; gains below 2 % are ignored.
           EXPECT_LE(cost(found), cost(other) * 1.06)
               << name << ": " << credit << " " << partition << " " << fusion;
@@ -151,13 +151,72 @@ TEST(AutotunerTest, TheVerdictTellsWhatIsSaved) {
 }
 
 TEST(AutotunerTest, WhatIsSwitchedOffStaysOff) {
-  Autotuner tuner({0, 0, 64 * kMiB});
+  Autotuner tuner({0, 0, 64 * kMiB, 0.012});
   std::mt19937_64 random(1);
   while (!tuner.finished()) {
     EXPECT_EQ(tuner.limits().fusion_threshold_bytes, 0);
     EXPECT_EQ(tuner.limits().partition_bytes, 0);
     tuner.OnStep(static_cast<double>(random() % 100));
   }
+}
+
+Autotuner::Prediction Predict(const Limits& best, Cost seconds) {
+  return {.best = best, .seconds = std::move(seconds), .why = "measured"};
+}
+
+TEST(AutotunerTest, APredictionIsTriedFirst) {
+  const Cost cost = Costs()[5].second;
+  const Limits best = {2 * kMiB, kMiB, 16 * kMiB, 0.012};
+  Autotuner tuner(kGiven, Predict(best, cost), 12);
+  std::vector<Autotuner::Record> records;
+  while (!tuner.finished()) {
+    tuner.OnStep(cost(tuner.limits()));
+    for (const Autotuner::Record& record : tuner.TakeRecords()) records.push_back(record);
+  }
+  EXPECT_EQ(tuner.limits(), best);
+  EXPECT_LE(records.back().step, 12u + 120u) << "the search ends soon";
+  EXPECT_EQ(records[0].what, "predicted");
+  EXPECT_EQ(records[0].limits, kGiven);
+  EXPECT_EQ(records[0].why, "measured");
+  EXPECT_EQ(records[1].what, "predicted");
+  EXPECT_EQ(records[1].limits, best);
+  EXPECT_DOUBLE_EQ(records[1].predicted_seconds, cost(best));
+  EXPECT_EQ(records[2].what, "reference");
+  EXPECT_DOUBLE_EQ(records[2].predicted_seconds, records[2].seconds);
+}
+
+TEST(AutotunerTest, AWrongPredictionDoesNoHarm) {
+  for (const auto& [name, cost] : Costs()) {
+    const Limits wrong = {8 * kMiB, 64 * kMiB, kMiB, 0.012};
+    const auto seconds = [&](const Limits& limits) { return limits == wrong ? 0.001 : 1.0; };
+    Autotuner tuner(kGiven, Predict(wrong, seconds));
+    uint64_t steps = 0;
+    for (; !tuner.finished() && steps <= Autotuner::kMaxSteps; ++steps) {
+      tuner.OnStep(cost(tuner.limits()));
+    }
+    EXPECT_TRUE(tuner.finished()) << name;
+    EXPECT_LE(cost(tuner.limits()), cost(kGiven)) << name;
+  }
+}
+
+TEST(AutotunerTest, WhereTheModelExpectsNothingItEndsAtOnce) {
+  Autotuner tuner(kGiven, Predict(kGiven, [](const Limits&) { return 0.1; }), 6);
+  EXPECT_TRUE(tuner.finished());
+  const std::vector<Autotuner::Record> records = tuner.TakeRecords();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].what, "predicted");
+  EXPECT_EQ(records[1].what, "initial limits kept");
+  EXPECT_TRUE(records[1].is_last);
+}
+
+TEST(AutotunerTest, DisturbancesDoNotDelayTheEndForever) {
+  Autotuner tuner(kGiven);
+  uint64_t steps = 0;
+  for (; !tuner.finished() && steps <= Autotuner::kMaxSteps; ++steps) {
+    tuner.OnStep(Costs()[5].second(tuner.limits()));
+    if (steps % 7 == 0) tuner.OnDisturbed();
+  }
+  EXPECT_TRUE(tuner.finished());
 }
 
 PlanEntry Entry(const std::vector<uint32_t>& slots) {

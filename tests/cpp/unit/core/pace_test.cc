@@ -6,7 +6,7 @@ namespace horoscale {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB};
+constexpr Limits kGiven = {128 * kMiB, 16 * kMiB, 64 * kMiB, 0.012};
 
 // Simulates a network of this bandwidth, for `buckets` buckets of the largest allowed size.
 Limits After(Pace& pace, double bytes_per_second, int buckets) {
@@ -45,7 +45,7 @@ TEST(PaceTest, AFastNetworkChangesNothing) {
 TEST(PaceTest, TensorsThatAreNeverCutStillArent) {
   Pace pace;
   After(pace, 25e6, 1);
-  EXPECT_EQ(pace.Of({128 * kMiB, 0, 64 * kMiB}).partition_bytes, 0);
+  EXPECT_EQ(pace.Of({128 * kMiB, 0, 64 * kMiB, 0.012}).partition_bytes, 0);
 }
 
 TEST(PaceTest, ItFollowsANetworkThatBecomesFaster) {
@@ -63,6 +63,27 @@ TEST(PaceTest, WhatSwaysALittleChangesNothing) {
     changes += pace.OnExecuted(kMiB / 4, static_cast<double>(kMiB) / 4 / rate) ? 1 : 0;
   }
   EXPECT_EQ(changes, 0);
+}
+
+TEST(PaceTest, APaceOfTheUserCounts) {
+  Pace pace;
+  After(pace, 25e6, 20);
+  Limits limits = kGiven;
+  limits.pace_seconds = 4 * kGiven.pace_seconds;
+  EXPECT_EQ(pace.Of(limits).partition_bytes, kMiB);
+  limits.pace_seconds = 0;
+  EXPECT_EQ(pace.Of(limits), limits);
+}
+
+TEST(PaceTest, ALatencyDoesNotMakeBucketsSmall) {
+  Pace pace;
+  for (int i = 0; i < 200; ++i) {
+    pace.OnExecuted(40, 0.02);
+    const int64_t bytes = pace.Of(kGiven).partition_bytes;
+    pace.OnExecuted(bytes, 0.02 + static_cast<double>(bytes) / 125e6);
+  }
+  EXPECT_NEAR(pace.latency_seconds(), 0.02, 1e-6);
+  EXPECT_GE(pace.Of(kGiven).partition_bytes, 8 * kMiB);
 }
 
 }  // namespace
