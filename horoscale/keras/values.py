@@ -11,7 +11,7 @@ from horoscale.common.basics import Average
 from horoscale.common.process_sets import ProcessSet, global_process_set
 from horoscale.common.which_keras import IS_LEGACY, backend, to_numpy
 from horoscale.keras.compression import Compression, of_arrays
-from horoscale.numpy import movement, reductions
+from horoscale.numpy import movement, reductions, scattering
 
 Array = np.ndarray[Any, Any]
 
@@ -84,7 +84,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Return this rank's rows of a reduced value. `op` is as in allreduce()."""
-    return reductions.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
+    return scattering.reducescatter(to_numpy(value), name=name, op=op, process_set=process_set)
 
 
 def broadcast_variables(
