@@ -131,7 +131,7 @@ python-parallel: $(VENV)/.test  ## Python tests on several ranks
 	$(PYTEST) python/parallel
 
 python-integration: $(VENV)/.test  ## launcher, faults, soak, examples, benchmarks
-	$(PYTEST) python/integration
+	$(PYTEST) -n 2 --dist loadfile python/integration
 
 python-mpi: $(VENV)/.test  ## Python tests under mpirun: Open MPI and MPICH, from PyPI and from Debian
 	$(PYTEST) python/mpi

@@ -5,7 +5,7 @@ namespace {
 
 // The marker is obsolete if another name has occurred this often since, for this many times the
 // duration of a step. Other names may occur several times in one step.
-constexpr int kLost = 50;
+constexpr int kLost = 5;
 constexpr double kLostSteps = 10;
 
 // For a split unit, whether it is the first part.
