@@ -193,7 +193,9 @@ void ProcessSet::OnEnded(const Action& action, const FusedOperation* fused, doub
                        .encoding = action.common.encoding,
                        .seconds = now - started_at,
                        .coding_seconds = fused->CodingSeconds(),
-                       .exposed_seconds = exposed},
+                       .exposed_seconds = exposed,
+                       .ended_at = now,
+                       .calls_back = CallsBack(action, pending_)},
                       between_hosts);
   }
   control_.OnExecuted(action.sequence);
