@@ -342,20 +342,21 @@ std::vector<std::string> CallsOfCrossing(int rank, Runtime& runtime, int set, si
     operations.push_back(Enqueued(runtime, OnCuda(OnSet(std::move(message), set), rank)));
   };
   // All others are agreed on while NCCL is busy with the first. After two barriers each rank has
-  // received all earlier frames of the other. It may answer them a turn of its engine later, so
-  // there are two barriers for each of the three frames of an agreement.
+  // received all earlier frames of the other.
   Double::Get().keep_busy(rank, 1);
   begin(rank == 0 ? SendOf(out, 1, 0) : RecvOf(in[0], 0, 0));
   const auto meet = [&] {
     for (const char* name : {"offered", "proposed", "agreed"}) {
       EXPECT_TRUE(Call(runtime, Barrier(name)).ok());
-      EXPECT_TRUE(Call(runtime, Barrier(name)).ok());
     }
   };
   meet();
-  for (size_t i = 1; i <= messages; ++i) begin(SendOf(out, 1 - rank, static_cast<int64_t>(i)));
-  for (size_t i = 1; i <= messages; ++i) begin(RecvOf(in[i], 1 - rank, static_cast<int64_t>(i)));
-  meet();
+  // One pair after the other, so that their turns alternate between the directions.
+  for (size_t i = 1; i <= messages; ++i) {
+    begin(SendOf(out, 1 - rank, static_cast<int64_t>(i)));
+    begin(RecvOf(in[i], 1 - rank, static_cast<int64_t>(i)));
+    meet();
+  }
   Double::Get().keep_busy(rank, 0);
   for (const OperationPtr& operation : operations) {
     EXPECT_TRUE(runtime.Wait(operation, kDeadlineSeconds).ok()) << operation->status.message();
