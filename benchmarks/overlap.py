@@ -106,7 +106,8 @@ def main() -> None:
         if arguments.timelines:
             record(arguments.timelines, jobs, tasks[-1], f"{rates[-1]} Mbit/s")
         if arguments.choices:
-            record_choices(arguments.choices, jobs["adaptive"], hosts, tasks[-1], folder)
+            steps = 2 if arguments.smoke else CHOICE_STEPS
+            record_choices(arguments.choices, jobs["adaptive"], hosts, tasks[-1], steps, folder)
 
 
 def parse() -> argparse.Namespace:
@@ -148,11 +149,12 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if unknown := set(arguments.tasks.split(",")) - set(TASKS):
         parser.error(f"unknown tasks {sorted(unknown)}; known are {', '.join(TASKS)}")
+    given = arguments.implementations.split(",") if arguments.implementations else []
     if arguments.smoke:
         arguments.rates, arguments.tasks, arguments.rounds = "1000", "transformer", 1
-        chosen = list(SMOKE)
-    elif arguments.implementations:
-        chosen = list(dict.fromkeys([*NEEDED, *arguments.implementations.split(",")]))
+        chosen = [*SMOKE, *given]
+    elif given:
+        chosen = list(dict.fromkeys([*NEEDED, *given]))
     else:
         chosen = [*JOBS, *(COMPRESSED if arguments.compression else ())]
     if arguments.choices and "adaptive" not in chosen:
@@ -218,7 +220,9 @@ def record(name: str, jobs: dict[str, Job], task: str, link: str) -> None:
         path.with_suffix(".phases").unlink()
 
 
-def record_choices(name: str, job: Job, hosts: NetworkHosts, task: str, folder: Path) -> None:
+def record_choices(
+    name: str, job: Job, hosts: NetworkHosts, task: str, steps: int, folder: Path
+) -> None:
     """Draw the choices for steps during which the rate of the link changes."""
     import choices
 
@@ -226,7 +230,7 @@ def record_choices(name: str, job: Job, hosts: NetworkHosts, task: str, folder: 
     for index, rate in enumerate(CHANGING):
         hosts.limit_rate(f"{rate}mbit")
         path = folder / f"choices-{index}.json"
-        job.measure("choices", task, [str(path), CHOICE_STEPS])
+        job.measure("choices", task, [str(path), steps])
         recorded.append((rate, path))
     choices.draw(recorded, [f"{name}.png", f"{name}.svg"], f"{task}, adaptive compression")
 

@@ -298,18 +298,33 @@ def test_benchmark_of_nccl_refuses(arguments: list[str], refusal: str) -> None:
 
 
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
-def test_benchmark_of_overlap_and_its_timelines(tmp_path: Path) -> None:
+@pytest.mark.timeout(240)  # ten ranks with PyTorch
+def test_benchmark_of_overlap_and_its_pictures(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
     benchmark = ROOT / "benchmarks" / "overlap.py"
     output = run(
-        *(sys.executable, benchmark, "--smoke", "--steps", "2", "--timelines", tmp_path / "steps"),
+        *(sys.executable, benchmark, "--smoke", "--steps", "2", "--implementations", "ddp-fp16"),
+        *("--timelines", tmp_path / "steps", "--choices", tmp_path / "choices"),
         folder=tmp_path,
     )
     assert "fifo / priority" in output
+    assert "ddp-fp16" in output
     assert "at best" in output
-    assert (tmp_path / "steps.png").stat().st_size > 0
-    assert (tmp_path / "steps.svg").stat().st_size > 0
+    for picture in ("steps.png", "steps.svg", "choices.png", "choices.svg"):
+        assert (tmp_path / picture).stat().st_size > 0
+
+
+@pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
+def test_benchmark_of_convergence(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    benchmark = ROOT / "benchmarks" / "convergence.py"
+    output = run(
+        *(sys.executable, benchmark, "--smoke", "--picture", tmp_path / "curves"), folder=tmp_path
+    )
+    assert "to the goal" in output
+    assert (tmp_path / "curves.svg").stat().st_size > 0
 
 
 @pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not()))
