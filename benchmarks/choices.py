@@ -8,7 +8,7 @@ from pathlib import Path
 
 LEVELS = {  # from the mildest on
     "none": "#dddddd",
-    "bf16": "#cfe3f5",
+    "bfloat16": "#cfe3f5",
     "int8": "#7fb0d9",
     "int4": "#2b5d8a",
     "onebit": "#f0a860",
